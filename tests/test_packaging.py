@@ -1,0 +1,114 @@
+"""What a user gets by installing: a light import, the names we promise, and every file the library needs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import types
+import zipfile
+from pathlib import Path
+
+import holdfast
+from tests import hygiene
+
+ROOT = hygiene.ROOT
+PACKAGE = ROOT / "src" / "holdfast"
+
+IMPORT_LIMIT_MS = 150.0
+IMPORT_RUNS = 7
+# Optional, or slow to import: loaded by whoever uses them, when they use them.
+HEAVY = {
+    "cryptography",
+    "dbos",
+    "httpx",
+    "psycopg",
+    "psycopg_pool",
+    "pydantic",
+    "rich",
+    "starlette",
+    "zstandard",
+}
+
+IMPORT_PROBE = """
+import json, sys, time
+started = time.process_time()
+import holdfast
+elapsed = time.process_time() - started
+print(json.dumps({"ms": elapsed * 1000, "modules": sorted({name.partition(".")[0] for name in sys.modules})}))
+"""
+
+
+def fresh_import() -> tuple[float, set[str]]:
+    """Import Holdfast in a new interpreter: the milliseconds it took, and the top-level modules loaded."""
+    probe = subprocess.run(
+        [sys.executable, "-c", IMPORT_PROBE], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    answer = json.loads(probe.stdout)
+    return float(answer["ms"]), set(answer["modules"])
+
+
+def test_importing_holdfast_loads_no_optional_or_heavy_module() -> None:
+    _, modules = fresh_import()
+
+    assert modules & HEAVY == set()
+
+
+def test_importing_holdfast_takes_less_than_150_ms() -> None:
+    # Processor time, the fastest of several: a busy machine slows some runs, nothing makes one faster than it is.
+    fastest = min(fresh_import()[0] for _ in range(IMPORT_RUNS))
+
+    print(f"import holdfast: {fastest:.1f} ms (fastest of {IMPORT_RUNS})")
+    assert fastest < IMPORT_LIMIT_MS
+
+
+def test_every_promised_name_is_there() -> None:
+    missing = [name for name in holdfast.__all__ if not hasattr(holdfast, name)]
+
+    assert missing == []
+    assert len(holdfast.__all__) == len(set(holdfast.__all__)), "a name stands twice in __all__"
+
+
+def test_every_public_name_is_promised() -> None:
+    public = {
+        name
+        for name in dir(holdfast)
+        if not name.startswith("_")
+        and name != "annotations"
+        and not isinstance(getattr(holdfast, name), types.ModuleType)
+    }
+
+    assert public - set(holdfast.__all__) == set()
+
+
+def test_no_tracked_file_names_a_registry_or_a_machine_path() -> None:
+    found = [complaint for path in hygiene.tracked_files() for complaint in hygiene.complaints(path)]
+
+    assert found == []
+
+
+def test_the_hygiene_check_finds_what_it_looks_for() -> None:
+    assert hygiene.REGISTRY_HOSTS.search("--index-url https://py" + "pi.org/simple")
+    assert hygiene.MACHINE_PATHS.search("open('/ho" + "me/someone/notes.txt')")
+    assert not hygiene.MACHINE_PATHS.search("https://example.org/wo" + "rk/item")
+
+
+def test_the_wheel_holds_every_file_of_the_package(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        shipped = {name for name in archive.namelist() if name.startswith("holdfast/")}
+
+    expected = {
+        path.relative_to(PACKAGE.parent).as_posix()
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in path.parts)
+    }
+    assert expected - shipped == set()
+    assert "holdfast/py.typed" in shipped
