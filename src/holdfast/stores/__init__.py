@@ -1,0 +1,40 @@
+"""Stores: the port, and the two databases behind it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from holdfast.clock import Clock
+from holdfast.errors import InvalidInput
+from holdfast.stores.base import AsyncStore, Store
+from holdfast.stores.files import default_store_path
+
+__all__ = ["AsyncStore", "Store", "open_store"]
+
+
+def open_store(url: str | os.PathLike[str] | None = None, *, clock: Clock | None = None, **options: Any) -> Store:
+    """The store behind a URL: ``sqlite:///file.db``, ``sqlite:///:memory:`` or ``postgresql://…``.
+
+    None means ``HOLDFAST_URL``, and without that an embedded store in the user's data folder.
+    """
+    name = os.fspath(url) if url is not None else os.environ.get("HOLDFAST_URL") or ""
+    scheme = urlsplit(name).scheme if "://" in name else ""
+    if scheme in ("postgresql", "postgres"):
+        from holdfast.stores.postgres import PostgresStore
+
+        return PostgresStore(name, clock=clock, **options)
+    from holdfast.stores.sqlite import SqliteStore
+
+    if scheme == "sqlite":
+        path, _, query = name[len("sqlite://") :].partition("?")
+        options = {**dict(parse_qsl(query)), **options}
+        return SqliteStore(unquote(path.removeprefix("/")) or ":memory:", clock=clock, **options)
+    if scheme in ("http", "https"):
+        raise InvalidInput(
+            f"url: this version has no remote store, so {scheme}:// cannot be opened. Use sqlite:/// or postgresql://."
+        )
+    if scheme:
+        raise InvalidInput(f"url: the scheme {scheme!r} is not known. Use sqlite:///file.db or postgresql://….")
+    return SqliteStore(name or default_store_path(), clock=clock, **options)

@@ -1,0 +1,45 @@
+"""One plan for each operation; `plan_for` finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast import ops
+from holdfast.stores.plans import checkpoints, decisions, history, intents, journal, leases
+from holdfast.stores.sql import Plan
+
+_PLANS: dict[type[Any], Callable[[Any], Plan[Any]]] = {
+    ops.CreateIntent: intents.create,
+    ops.GetIntent: intents.get,
+    ops.ListIntents: intents.list_page,
+    ops.FinishIntent: intents.finish,
+    ops.ReviveIntent: intents.revive,
+    ops.SetTypePolicy: intents.set_type_policy,
+    ops.Claim: leases.claim,
+    ops.OpenIntent: leases.open_intent,
+    ops.RenewLease: leases.renew,
+    ops.ReleaseIntent: leases.release,
+    ops.Sweep: leases.sweep,
+    ops.ReadJournal: journal.read,
+    ops.RecordStep: journal.record,
+    ops.SettleStep: journal.settle,
+    ops.VoidSteps: journal.void,
+    ops.GetProgress: journal.progress,
+    ops.PutPiece: journal.put_piece,
+    ops.ReadPiece: journal.read_piece,
+    ops.AskDecision: decisions.ask,
+    ops.SuspendIntent: decisions.suspend,
+    ops.AnswerDecision: decisions.answer,
+    ops.ListDecisions: decisions.list_open,
+    ops.PutCheckpoint: checkpoints.put,
+    ops.ReadCheckpoints: checkpoints.read,
+    ops.ReadEvents: history.read,
+    ops.AppendEvent: history.append,
+    ops.Prune: history.prune,
+    ops.CheckWritable: history.check_writable,
+}
+
+
+def plan_for(op: ops.Op[Any]) -> Plan[Any]:
+    return _PLANS[type(op)](op)
