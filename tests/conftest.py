@@ -1,0 +1,36 @@
+"""What tests of several folders share."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests import postgres_server
+
+# Their assertions then say what was compared, as a test's own do.
+pytest.register_assert_rewrite(
+    *(
+        f"holdfast.testing.contract_{part}"
+        for part in ("decisions", "history", "intents", "journal", "kit", "laws", "leases", "values")
+    )
+)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[postgres_server.Server]:
+    """One server for the whole run, which the test processes share."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid4().hex)
+    server = postgres_server.start(Path(tempfile.gettempdir()) / f"holdfast-tests-{run}")
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_url(postgres: postgres_server.Server) -> str:
+    """A database of this test process's own."""
+    return postgres.database(f"tests_{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}")

@@ -1,0 +1,125 @@
+"""The stores under test: where each lives, how it is opened, and what must be gone when it is closed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Self
+
+import psycopg
+
+from holdfast.stores.base import Store
+from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.sqlite import Durability, SqliteStore
+from holdfast.testing.contract import AsyncDriver, BlockingDriver
+
+KINDS = ("sqlite-memory", "sqlite-file", "postgres")
+DRIVERS = {"sync": BlockingDriver, "async": AsyncDriver}
+SETTLE_SECONDS = 10.0
+
+OTHER_CONNECTIONS = (
+    "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+    "AND backend_type = 'client backend'"
+)
+
+
+class Place(ABC):
+    """One store's home: leaving it fails if a closed store left anything behind.
+
+    ``open`` may be called again, for a second store on the same data.
+    """
+
+    def __init__(self) -> None:
+        self.strangers = set(threading.enumerate())
+
+    @abstractmethod
+    def open(self) -> Store: ...
+
+    @abstractmethod
+    def crash(self, store: Store) -> Store:
+        """Lose the store without closing it, and give the one that is there afterwards."""
+
+    def leftovers(self) -> list[str]:
+        """What is still there of stores that were closed."""
+        threads = set(threading.enumerate()) - self.strangers
+        return [thread.name for thread in threads if thread.name.startswith("holdfast")]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.check_nothing_is_left()
+
+    def check_nothing_is_left(self) -> None:
+        until = time.monotonic() + SETTLE_SECONDS
+        while left := self.leftovers():
+            assert time.monotonic() < until, f"left behind after close: {left}"
+            time.sleep(0.005)
+
+
+class Memory(Place):
+    def open(self) -> Store:
+        return SqliteStore(":memory:")
+
+    def crash(self, store: Store) -> Store:
+        return store  # it dies with its process, so there is nothing to come back to
+
+
+class File(Place):
+    def __init__(self, folder: Path, durability: Durability = "power") -> None:
+        super().__init__()
+        self.path = folder / "store.db"
+        self.durability = durability
+        self.lost: list[Store] = []
+
+    def open(self) -> Store:
+        return SqliteStore(self.path, durability=self.durability)
+
+    def crash(self, store: Store) -> Store:
+        """The old one is never closed while the new one works, as if its process had been killed."""
+        while len(self.lost) > 20:
+            self.lost.pop(0).close()
+        self.lost.append(store)
+        return SqliteStore(self.path, durability=self.durability, clock=store.clock)
+
+    def leftovers(self) -> list[str]:
+        while self.lost:
+            self.lost.pop().close()
+        return super().leftovers() + [name for name in _open_files() if name.startswith(str(self.path))]
+
+
+class Postgres(Place):
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+        self.control = psycopg.connect(url, autocommit=True)
+
+    def __exit__(self, *exc: object) -> None:
+        with self.control:
+            super().__exit__(*exc)
+
+    def open(self) -> Store:
+        return PostgresStore(self.url, schema="contract")
+
+    def crash(self, store: Store) -> Store:
+        """The server ends every connection; the store has to find that out for itself."""
+        self.control.execute(f"SELECT pg_terminate_backend(pid) {OTHER_CONNECTIONS}")
+        return store
+
+    def leftovers(self) -> list[str]:
+        rows = self.control.execute(f"SELECT pid, application_name, state, query {OTHER_CONNECTIONS}").fetchall()
+        return super().leftovers() + [str(row) for row in rows]
+
+
+def _open_files() -> list[str]:
+    """Paths that this process has open; none where the system does not tell."""
+    folder = Path("/proc/self/fd")
+    found = []
+    for entry in folder.iterdir() if folder.exists() else ():
+        try:
+            found.append(str(entry.readlink()))
+        except OSError:
+            continue
+    return found

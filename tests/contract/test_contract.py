@@ -1,0 +1,9 @@
+"""The whole contract, over every store, blocking and on an event loop."""
+
+from __future__ import annotations
+
+from holdfast.testing.contract import StoreContract
+
+
+class TestStore(StoreContract):
+    pass

@@ -1,0 +1,28 @@
+"""Every store against the model of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis.stateful import run_state_machine_as_test
+
+from holdfast.testing.model import machine, sized
+from tests.contract.places import Place, Postgres
+
+
+def run(place: Place, *, examples: int, steps: int) -> None:
+    made = machine(place)
+    try:
+        run_state_machine_as_test(made, settings=sized(examples, steps))
+    finally:
+        made.shared["store"].close()
+
+
+@pytest.mark.timeout(300)
+def test_the_store_agrees_with_its_model(place: Place) -> None:
+    run(place, examples=40 if isinstance(place, Postgres) else 70, steps=40)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+def test_the_store_agrees_with_its_model_for_long(place: Place) -> None:
+    run(place, examples=500, steps=50)

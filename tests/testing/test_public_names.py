@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import holdfast.testing
+
+# What Windows lacks is taken away before the import.
+WITHOUT_FORK = """
+import os, select, signal, sys
+import ctypes, hashlib, platform, selectors, shutil, statistics, subprocess, tempfile
+import holdfast
+for module, names in {
+    os: "fork memfd_create pidfd_open waitpid WNOHANG WUNTRACED waitid getppid O_DSYNC",
+    signal: "SIGKILL SIGSTOP SIGCONT SIGALRM setitimer",
+    select: "poll epoll",
+}.items():
+    for name in names.split():
+        if hasattr(module, name):
+            delattr(module, name)
+sys.platform = "win32"
+
+from pathlib import Path
+from holdfast.testing import *
+
+def nothing(*_):
+    pass
+
+for attempt in (
+    lambda: explore(nothing, nothing, at=every_failpoint()),
+    lambda: random_kills(nothing, nothing, 1, 1),
+    lambda: run_until_killed([sys.executable], "ready"),
+    lambda: trace(nothing, Path(".")),
+    lambda: explore_faults(nothing, nothing, fault="EIO"),
+    lambda: explore_power_loss(nothing, nothing),
+    lambda: explore_bit_flips(Path(__file__), nothing, 1, 1),
+):
+    try:
+        attempt()
+    except Unsupported as error:
+        assert "Linux" in str(error)
+    else:
+        raise SystemExit("did not refuse")
+print("ok")
+"""
+
+
+def test_every_exported_name_exists_and_is_listed_in_order() -> None:
+    names = holdfast.testing.__all__
+    assert names == sorted(names)
+    assert all(hasattr(holdfast.testing, name) for name in names)
+
+
+def test_where_processes_cannot_be_forked_the_import_works_and_the_tools_say_so(tmp_path: Path) -> None:
+    script = tmp_path / "windows.py"
+    script.write_text(WITHOUT_FORK)
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert ran.stdout == "ok\n", ran.stderr
