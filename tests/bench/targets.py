@@ -1,0 +1,126 @@
+"""What was promised, and whether it holds: judged on the disk, never rounded in our favour."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tests.bench import sections as s
+from tests.bench.sections import Figure, Scale
+
+Bound = Literal["<=", ">="]
+_MEDIA = ("disk", "tmpfs")
+_STORES = ("SQLite", "PostgreSQL")
+
+
+@dataclass
+class Verdict:
+    """``value`` must be at most (or at least) ``limit``; None where it was not measured."""
+
+    target: str
+    bound: Bound
+    limit: float
+    unit: str
+    value: float | None
+    on_tmpfs: float | None
+    remark: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        if self.value is None:
+            return None
+        return self.value <= self.limit if self.bound == "<=" else self.value >= self.limit
+
+    @property
+    def word(self) -> str:
+        return {True: "pass", False: "MISS", None: "not measured"}[self.met]
+
+
+class Book:
+    """The figures of a run, by what they are about."""
+
+    def __init__(self, figures: Iterable[Figure]) -> None:
+        self._figures = list(figures)
+
+    def find(self, section: str, medium: str, store: str, contender: str) -> Figure | None:
+        wanted = (section, medium, store, contender)
+        return next((f for f in self._figures if (f.section, f.medium, f.store, f.contender) == wanted), None)
+
+    def ratio(self, section: str, medium: str, store: str, contender: str) -> float | None:
+        figure = self.find(section, medium, store, contender)
+        return None if figure is None else figure.ratio
+
+    def value(self, section: str, medium: str, store: str, contender: str) -> float | None:
+        figure = self.find(section, medium, store, contender)
+        return None if figure is None else figure.value
+
+    def better(self, medium: str, store: str) -> Figure | None:
+        """Threads or asyncio, whichever was quicker there."""
+        pair = [f for name in (s.THREADS, s.ASYNCIO) if (f := self.find("many", medium, store, name)) is not None]
+        return min(pair, key=lambda f: f.value, default=None)
+
+
+def judge(figures: Sequence[Figure], scale: Scale) -> list[Verdict]:
+    book = Book(figures)
+    return [*_lone(book), *_many(book, scale), *_others(book, scale)]
+
+
+def _lone(book: Book) -> Iterable[Verdict]:
+    wanted = (
+        ("SQLite", s.STEP, 1.3, "a step"),
+        ("SQLite", s.ONCE, 2.3, "a step with its intent recorded first (once)"),
+        ("SQLite", s.INTENT, 2.3, "an intent created, and a step"),
+        ("PostgreSQL", s.STEP, 1.4, "a step"),
+    )
+    for store, contender, limit, text in wanted:
+        disk, memory = (book.ratio("lone", medium, store, contender) for medium in _MEDIA)
+        yield Verdict(f"{store}: {text}, one caller", "<=", limit, "x bare commit", disk, memory)
+
+
+def _many(book: Book, scale: Scale) -> Iterable[Verdict]:
+    for store, limit in (("SQLite", 3.0), ("PostgreSQL", 2.0)):
+        text = f"{store}: {scale.runs} runs x {scale.steps} steps at {scale.concurrency}"
+        disk, memory = (book.better(medium, store) for medium in _MEDIA)
+        names = [f.contender for f in (disk, memory) if f is not None]
+        remark = " on disk, ".join(names) + " on tmpfs" if len(set(names)) == 2 else "".join(names[:1])
+
+        def verdict(
+            bound: Bound,
+            wanted: float,
+            unit: str,
+            look: Callable[[Figure], float | None],
+            pair: tuple[Figure | None, Figure | None] = (disk, memory),
+            text: str = text,
+            remark: str = remark,
+        ) -> Verdict:
+            on_disk, in_memory = (None if f is None else look(f) for f in pair)
+            return Verdict(text, bound, wanted, unit, on_disk, in_memory, remark)
+
+        yield verdict("<=", limit, "x group floor", lambda f: f.ratio)
+        yield verdict(">=", 10_000, "steps/s", lambda f: 1 / f.value)
+        yield verdict(">=", 40, "x DBOS", lambda f: f.dbos)
+
+
+def _others(book: Book, scale: Scale) -> Iterable[Verdict]:
+    for store in _STORES:
+        disk, memory = (_times(1000, book.value("reopen", medium, store, s.REPLAY)) for medium in _MEDIA)
+        text = f"{store}: reopening a run of {scale.reopened_steps:,} finished steps"
+        yield Verdict(text, "<=", 30, "ms", disk, memory)
+    disk, memory = (book.value("map", medium, "SQLite", s.ONE_BY_ONE) for medium in _MEDIA)
+    yield Verdict(f"SQLite: run.map over {scale.map_items:,} items", ">=", 5_000, "items/s", disk, memory)
+    for store in _STORES:
+        lots = f"{scale.many_intents:,} finished"
+        disk, memory = (book.ratio("claim", medium, store, lots) for medium in _MEDIA)
+        yield Verdict(f"{store}: claim with {lots} intents", "<=", 1.5, f"x with {scale.few_intents:,}", disk, memory)
+    for store in _STORES:
+        parts = (f"step, {part} tenth of {scale.long_run:,}" for part in ("first", "last"))
+        first, last = (book.value("ceilings", "disk", store, part) for part in parts)
+        drift = None if first is None or last is None else last / first
+        text = f"{store}: no ceiling at {scale.long_run:,} steps and {scale.large_value >> 20} MiB"
+        yield Verdict(text, "<=", math.inf, "x last/first tenth", drift, None, "" if drift is None else "both done")
+
+
+def _times(factor: float, value: float | None) -> float | None:
+    return None if value is None else factor * value
