@@ -23,7 +23,9 @@ class Zygote:
     """Runs tests, with or without a bug, in a fork of a process that is warm."""
 
     def __init__(self, server: postgres_server.Server) -> None:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        # What the forks count is not to be counted twice.
+        left_out = ("PYTEST_", "HOLDFAST_PROOFS")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
         # The forks join the database server of this run, and have databases of their own on it.
         mine = os.environ.get("PYTEST_XDIST_WORKER", "alone")
         shared = {
