@@ -1,44 +1,47 @@
 """Crash recovery by default: a run goes on at its first unfinished step, wherever it is started again."""
 
-from holdfast.async_client import AsyncHoldfast
-from holdfast.client import Holdfast
-from holdfast.clock import Clock
-from holdfast.codec import Codec, KeyRing, TypeRegistry, register
-from holdfast.core import Retention
-from holdfast.decorators import durable, once, step
-from holdfast.errors import (
-    AlreadyAnswered,
-    AlreadyFinished,
-    CodecError,
-    Conflict,
-    Damaged,
-    Diverged,
-    Fenced,
-    HoldfastError,
-    InvalidInput,
-    InvalidTransition,
-    KeyUnavailable,
-    NotFound,
-    OutcomeUnknown,
-    ResumeRefused,
-    RunBusy,
-    RunFailed,
-    RunFinished,
-    SchemaTooNew,
-    StepFailed,
-    StoreError,
-    StoreFull,
-    StoreUnavailable,
-    Suspended,
-    Unencodable,
-    UnknownFormat,
-    UnknownType,
-)
-from holdfast.intents import Event, Intent, Status
-from holdfast.recovery import Check, File, Verdict
-from holdfast.run import AsyncRun, AsyncScope, Run, Scope, current_run, idempotency_key
-from holdfast.steps import DID_NOT_HAPPEN, Answer, Happened, Retry
-from holdfast.stores import AsyncStore, Store, open_store
+import typing
+
+if typing.TYPE_CHECKING:
+    from holdfast.async_client import AsyncHoldfast
+    from holdfast.client import Holdfast
+    from holdfast.clock import Clock
+    from holdfast.codec import Codec, KeyRing, TypeRegistry, register
+    from holdfast.core import Retention
+    from holdfast.decorators import durable, once, step
+    from holdfast.errors import (
+        AlreadyAnswered,
+        AlreadyFinished,
+        CodecError,
+        Conflict,
+        Damaged,
+        Diverged,
+        Fenced,
+        HoldfastError,
+        InvalidInput,
+        InvalidTransition,
+        KeyUnavailable,
+        NotFound,
+        OutcomeUnknown,
+        ResumeRefused,
+        RunBusy,
+        RunFailed,
+        RunFinished,
+        SchemaTooNew,
+        StepFailed,
+        StoreError,
+        StoreFull,
+        StoreUnavailable,
+        Suspended,
+        Unencodable,
+        UnknownFormat,
+        UnknownType,
+    )
+    from holdfast.intents import Event, Intent, Status
+    from holdfast.recovery import Check, File, Verdict
+    from holdfast.run import AsyncRun, AsyncScope, Run, Scope, current_run, idempotency_key
+    from holdfast.steps import DID_NOT_HAPPEN, Answer, Happened, Retry
+    from holdfast.stores import AsyncStore, Store, open_store
 
 __version__ = "0.1.0"
 
@@ -101,3 +104,39 @@ __all__ = [
     "register",
     "step",
 ]
+
+# Each name is loaded from its module when it is first used, so that importing the package costs next to nothing.
+_HOMES = {
+    "holdfast.async_client": "AsyncHoldfast",
+    "holdfast.client": "Holdfast",
+    "holdfast.clock": "Clock",
+    "holdfast.codec": "Codec KeyRing TypeRegistry register",
+    "holdfast.core": "Retention",
+    "holdfast.decorators": "durable once step",
+    "holdfast.errors": (
+        "AlreadyAnswered AlreadyFinished CodecError Conflict Damaged Diverged Fenced HoldfastError "
+        "InvalidInput InvalidTransition KeyUnavailable NotFound OutcomeUnknown ResumeRefused RunBusy "
+        "RunFailed RunFinished SchemaTooNew StepFailed StoreError StoreFull StoreUnavailable Suspended "
+        "Unencodable UnknownFormat UnknownType"
+    ),
+    "holdfast.intents": "Event Intent Status",
+    "holdfast.recovery": "Check File Verdict",
+    "holdfast.run": "AsyncRun AsyncScope Run Scope current_run idempotency_key",
+    "holdfast.steps": "DID_NOT_HAPPEN Answer Happened Retry",
+    "holdfast.stores": "AsyncStore Store open_store",
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> typing.Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})
