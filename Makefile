@@ -28,8 +28,9 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-input
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
-demo: .venv/.core ## Kill an agent at step 47 of 50 and watch it come back (no key, no network)
+demo: .venv/.core ## Kill an agent at step 47 of 50, then a worker of a server, and watch them come back (no key, no network)
 	@$(PY) examples/killed_at_47/demo.py $(ARGS)
+	@$(if $(ARGS),,echo && $(PY) examples/killed_worker/demo.py)
 
 test: .venv/.test ## Run the tests
 	$(PY) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
@@ -52,7 +53,7 @@ format: .venv/.test ## Format the code and fix what can be fixed
 	$(PY) -m ruff format .
 
 lock: ## Compile the pinned requirements anew (maintainers; needs uv)
-	$(LOCK) -o $(REQUIREMENTS)/core.txt pyproject.toml $(REQUIREMENTS)/build.in
+	$(LOCK) -o $(REQUIREMENTS)/core.txt --extra server pyproject.toml $(REQUIREMENTS)/build.in
 	$(LOCK) -o $(REQUIREMENTS)/test.txt -c $(REQUIREMENTS)/core.txt --extra all \
 	    pyproject.toml $(REQUIREMENTS)/build.in $(REQUIREMENTS)/test.in
 	$(LOCK) -o $(REQUIREMENTS)/bench.txt -c $(REQUIREMENTS)/test.txt --extra all \

@@ -509,7 +509,7 @@ def test_a_client_is_opened_by_path_url_or_environment(tmp_path: Path, monkeypat
     ("given", "says"),
     [
         ({"url": "mysql://localhost/x"}, "'mysql' is not known"),
-        ({"url": "https://example.com"}, "no remote store"),
+        ({"url": "https://ada:secret@example.com"}, "must not hold a user or a password"),
         ({"url": "sqlite:///:memory:", "api_key": "k"}, "api_key"),
         ({"url": "sqlite:///:memory:", "lease_seconds": 0.5}, "lease_seconds"),
     ],

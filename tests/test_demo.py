@@ -17,6 +17,7 @@ from tests import hygiene
 
 EXAMPLES = hygiene.ROOT / "examples"
 DEMO = EXAMPLES / "killed_at_47" / "demo.py"
+WORKER_DEMO = EXAMPLES / "killed_worker" / "demo.py"
 
 # What each story must say at its end, besides exit code 0.
 STORIES = {
@@ -90,6 +91,34 @@ def test_the_demo_runs_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
     assert json.loads(ended.stdout)["store"].startswith("postgresql://")
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_the_workers_demo_goes_on_where_the_first_worker_died(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    store = ["--store", request.getfixturevalue("postgres_url")] if kind == "postgres" else []
+    ended = run(WORKER_DEMO, "--fast", "--json", *store, folder=tmp_path)
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    found = json.loads(ended.stdout)
+    assert (found["killed_at"], found["resumed_at"], found["delivery_attempt"]) == (8, 8, 2)
+    assert found["executions"] == {str(step): 1 for step in range(1, 13)}
+    print(f"{kind}: resumed {found['seconds_to_resume']} s after the kill")
+
+
+def test_the_workers_demo_fails_where_its_claim_does(tmp_path: Path) -> None:
+    folder = tmp_path / "sabotaged"
+    shutil.copytree(WORKER_DEMO.parent, folder)
+    worker = folder / "worker.py"
+    whole = worker.read_text()
+    broken = whole.replace("run.step(process, step)", "process(step)")
+    assert broken != whole
+    worker.write_text(broken)
+    ended = run(folder / "demo.py", "--fast", folder=tmp_path)
+
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert "WRONG: the second worker began at step 1, not at 8" in ended.stdout
+
+
 # Ways to break the pipeline, and what the demo must then complain of.
 SABOTAGE = {
     "steps that are not found again": (
@@ -127,7 +156,7 @@ def test_the_demo_fails_where_its_claim_does(sabotage: str, tmp_path: Path) -> N
 def test_every_example_is_among_the_tested_ones_and_has_a_page() -> None:
     folders = {folder.name for folder in EXAMPLES.iterdir() if folder.is_dir() and folder.name != "__pycache__"}
 
-    assert folders == {*STORIES, "killed_at_47"}
+    assert folders == {*STORIES, "killed_at_47", "killed_worker"}
     assert [name for name in folders if not (EXAMPLES / name / "README.md").exists()] == []
 
 

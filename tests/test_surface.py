@@ -32,7 +32,7 @@ def as_blocking(annotation: str) -> str:
     for _ in range(3):
         text = re.sub(r"\bCoroutine\[Any, Any, (.*)\]", r"\1", text)
     text = text.replace("_Opening", "Run").replace("AsyncIterator", "Iterator")
-    text = re.sub(r"\bAsync(Holdfast|Run|Scope)\b", r"\1", text)
+    text = re.sub(r"\bAsync(Holdfast|Run|Scope|Worker)\b", r"\1", text)
     text = re.sub(r" \| AsyncIterable\[\w+\]", "", text)
     # What a function gives may itself be awaitable there, so its type is not followed.
     return re.sub(r"Callable\[(.*), T\]", r"Callable[\1, Any]", text)
@@ -99,7 +99,8 @@ def test_a_method_is_awaited_or_is_not_for_a_reason(blocking: type, waiting: typ
         or inspect.isasyncgenfunction(method)
         or gives.startswith(("Coroutine", "AsyncIterator", "_Opening"))
     )
-    assert awaited != (name in {"complete", "steps", "poison", "scope"} and blocking is not Holdfast)
+    plain = {"worker"} if blocking is Holdfast else {"complete", "steps", "poison", "scope"}
+    assert awaited != (name in plain)
 
 
 @pytest.mark.parametrize(("blocking", "waiting", "name"), methods())

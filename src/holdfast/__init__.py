@@ -10,6 +10,7 @@ if typing.TYPE_CHECKING:
     from holdfast.core import Retention
     from holdfast.decorators import durable, once, step
     from holdfast.errors import (
+        AccessDenied,
         AlreadyAnswered,
         AlreadyFinished,
         CodecError,
@@ -17,6 +18,7 @@ if typing.TYPE_CHECKING:
         Damaged,
         Diverged,
         Fenced,
+        GiveUp,
         HoldfastError,
         InvalidInput,
         InvalidTransition,
@@ -42,11 +44,13 @@ if typing.TYPE_CHECKING:
     from holdfast.run import AsyncRun, AsyncScope, Run, Scope, current_run, idempotency_key
     from holdfast.steps import DID_NOT_HAPPEN, Answer, Happened, Retry
     from holdfast.stores import AsyncStore, Store, open_store
+    from holdfast.worker import AsyncWorker, Worker
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DID_NOT_HAPPEN",
+    "AccessDenied",
     "AlreadyAnswered",
     "AlreadyFinished",
     "Answer",
@@ -54,6 +58,7 @@ __all__ = [
     "AsyncRun",
     "AsyncScope",
     "AsyncStore",
+    "AsyncWorker",
     "Check",
     "Clock",
     "Codec",
@@ -64,6 +69,7 @@ __all__ = [
     "Event",
     "Fenced",
     "File",
+    "GiveUp",
     "Happened",
     "Holdfast",
     "HoldfastError",
@@ -95,6 +101,7 @@ __all__ = [
     "UnknownFormat",
     "UnknownType",
     "Verdict",
+    "Worker",
     "__version__",
     "current_run",
     "durable",
@@ -114,7 +121,7 @@ _HOMES = {
     "holdfast.core": "Retention",
     "holdfast.decorators": "durable once step",
     "holdfast.errors": (
-        "AlreadyAnswered AlreadyFinished CodecError Conflict Damaged Diverged Fenced HoldfastError "
+        "AccessDenied AlreadyAnswered AlreadyFinished CodecError Conflict Damaged Diverged Fenced GiveUp HoldfastError "
         "InvalidInput InvalidTransition KeyUnavailable NotFound OutcomeUnknown ResumeRefused RunBusy "
         "RunFailed RunFinished SchemaTooNew StepFailed StoreError StoreFull StoreUnavailable Suspended "
         "Unencodable UnknownFormat UnknownType"
@@ -124,6 +131,7 @@ _HOMES = {
     "holdfast.run": "AsyncRun AsyncScope Run Scope current_run idempotency_key",
     "holdfast.steps": "DID_NOT_HAPPEN Answer Happened Retry",
     "holdfast.stores": "AsyncStore Store open_store",
+    "holdfast.worker": "AsyncWorker Worker",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from holdfast.client import Client, OnError, dress
 from holdfast.clock import new_id
@@ -13,10 +13,13 @@ from holdfast.core import Retention, as_statuses, check_name
 from holdfast.deciding import OnWait
 from holdfast.flow import Flow, do, drive_async
 from holdfast.intents import TERMINAL, Status
-from holdfast.opening import OnFailed, RunOptions
+from holdfast.opening import OnFailed, OpenedRun, RunOptions
 from holdfast.ops import Claim, Filter, NewIntent
 from holdfast.run import AsyncRun
 from holdfast.steps import OnDrift
+
+if TYPE_CHECKING:  # loaded by whoever has a worker
+    from holdfast.worker import AsyncWorker
 
 T = TypeVar("T")
 
@@ -32,11 +35,10 @@ class _Opening:
         self._run: AsyncRun | None = None
 
     async def _open(self) -> AsyncRun:
-        core = self._client._core
-        opened = await self._client._drive(core.open(self._new, None, self._options))
-        self._run = AsyncRun(opened.session, self._client._astore, core.checks)
-        dressed: AsyncRun = dress(self._run, opened, core, self._on_error)
-        return dressed
+        client = self._client
+        opened = await client._drive(client._core.open(self._new, None, self._options))
+        self._run = client._wear(opened, self._on_error)
+        return self._run
 
     def __await__(self) -> Any:
         return self._open().__await__()
@@ -56,6 +58,12 @@ class AsyncHoldfast(Client):
 
     async def _drive(self, flow: Flow[T]) -> T:
         return await drive_async(flow, self._astore, self._core.tenant)
+
+    def _wear(self, opened: OpenedRun, on_error: OnError = "hand_back") -> AsyncRun:
+        dressed: AsyncRun = dress(
+            AsyncRun(opened.session, self._astore, self._core.checks), opened, self._core, on_error
+        )
+        return dressed
 
     def run(
         self,
@@ -96,7 +104,10 @@ class AsyncHoldfast(Client):
         on_wait: OnWait = "suspend",
         on_drift: OnDrift = "raise",
     ) -> AsyncRun | None:
-        """Take the next intent sent to an address, as a run; None if there is none just now."""
+        """Take the next intent sent to an address, as a run; None if there is none just now.
+
+        Raises `Suspended` where the run must wait for a person before it can go on; it then waits, and is not lost.
+        """
         op = Claim(
             to_agent=check_name("to_agent", to_agent),
             token=new_id(),
@@ -107,11 +118,48 @@ class AsyncHoldfast(Client):
         if not taken:
             return None
         options = self._options(on_wait, on_drift, "raise", None)
-        opened = await self._drive(self._core.adopt(taken[0], options))
-        dressed: AsyncRun = dress(
-            AsyncRun(opened.session, self._astore, self._core.checks), opened, self._core, on_error
-        )
-        return dressed
+        return self._wear(await self._drive(self._core.adopt(taken[0], options)), on_error)
+
+    def worker(
+        self,
+        address: str,
+        *,
+        concurrency: int = 1,
+        retry_seconds: float = 1.0,
+        retry_max_seconds: float = 300.0,
+        drain_seconds: float = 30.0,
+        on_drift: OnDrift = "raise",
+    ) -> Callable[[Callable[[AsyncRun, Any], Any]], AsyncWorker]:
+        """Make a function the handler of an address: it gets a run and the payload, and what it returns is the result.
+
+        At most ``concurrency`` intents at a time. One whose handler raises is tried again after ``retry_seconds``,
+        twice that, and so on, up to ``retry_max_seconds``; `GiveUp` fails it at once. When the worker is stopped,
+        handlers have ``drain_seconds`` to end.
+        """
+        from holdfast.worker import AsyncWorker
+
+        def make(function: Callable[[AsyncRun, Any], Any]) -> AsyncWorker:
+            made = AsyncWorker(
+                self._core,
+                self._wear,
+                address,
+                function,
+                concurrency=concurrency,
+                retry_seconds=retry_seconds,
+                retry_max_seconds=retry_max_seconds,
+                drain_seconds=drain_seconds,
+                on_drift=on_drift,
+            )
+            self._workers.append(made)
+            return made
+
+        return make
+
+    async def run_workers(self) -> None:
+        """Run all workers of this client until SIGTERM or SIGINT; a second one hands their work back at once."""
+        from holdfast.worker import run_together_async
+
+        await run_together_async(self._workers)
 
     async def send_intent(self, intent: Mapping[str, Any], *, idempotency_key: str | None = None) -> str:
         """Send work to an address; gives the intent's id. The same key and body give the same intent."""
@@ -225,9 +273,11 @@ class AsyncHoldfast(Client):
         return await self._drive(self._core.prune(policy))
 
     async def close(self) -> None:
-        """Give back every connection and thread. Open runs are left as a crash would leave them."""
+        """Stop workers, give back every connection and thread. Open runs are left as a crash would leave them."""
         from asyncio import to_thread
 
+        for worker in self._workers:
+            await worker.stop()
         await to_thread(self._core.close)
 
     async def __aenter__(self) -> Self:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from holdfast.clock import Clock, new_id
 from holdfast.codec import Codec
 from holdfast.core import Core, Retention, as_statuses, check_name
 from holdfast.deciding import Frame, OnWait, current_actor, current_frame
-from holdfast.errors import InvalidInput
 from holdfast.flow import Flow, do, drive
 from holdfast.intents import TERMINAL, Status
 from holdfast.opening import OnFailed, OpenedRun, RunOptions
 from holdfast.ops import Claim, Filter, NewIntent
+from holdfast.owner import in_use
 from holdfast.run import Run
 from holdfast.steps import OnDrift
 from holdfast.stores import AsyncStore, Store, open_store
-from holdfast.stores.base import LOCAL_TENANT
+
+if TYPE_CHECKING:  # loaded by whoever has a worker
+    from holdfast.worker import Worker
 
 T = TypeVar("T")
 OnError = Literal["hand_back", "fail"]
@@ -42,15 +44,12 @@ class Client:
         clock: Clock | None = None,
         **store_options: Any,
     ) -> None:
-        key = api_key or os.environ.get("HOLDFAST_API_KEY")
-        if key and api_key:
-            raise InvalidInput("api_key: only a remote store takes one, and this version has none. Leave it out.")
-        opened = store or open_store(url, clock=clock, **store_options)
+        opened = store or open_store(url, api_key=api_key, clock=clock, **store_options)
         try:
             self._core = Core(
                 opened,
                 codec=codec,
-                tenant=LOCAL_TENANT,
+                tenant=opened.tenant,
                 checks=checks,
                 retention=retention,
                 lease_seconds=lease_seconds,
@@ -60,6 +59,7 @@ class Client:
                 opened.close()
             raise
         self._astore = AsyncStore(opened)
+        self._workers: list[Any] = []
 
     @property
     def url(self) -> str:
@@ -93,9 +93,14 @@ def dress(run: Any, opened: OpenedRun, core: Core, on_error: OnError) -> Any:
     if session.lease is not None:
         core.heart.add(session)
     token = current_frame.set(Frame(session, "", current_actor()))
+    if session.span is not None:
+        session.span.enter()
 
     def closed(_run: Any) -> None:
+        if session.span is not None:
+            session.span.leave(session.intent.status)
         core.heart.discard(session)
+        in_use.discard(session)
         try:
             current_frame.reset(token)
         except ValueError:  # left in another context than it was entered in
@@ -115,9 +120,10 @@ class Holdfast(Client):
         return drive(flow, self._core.store, self._core.tenant)
 
     def _enter(self, new: NewIntent | None, intent_id: str | None, options: RunOptions, on_error: OnError) -> Run:
-        opened = self._drive(self._core.open(new, intent_id, options))
-        run = Run(opened.session, self._core.store, self._core.checks)
-        dressed: Run = dress(run, opened, self._core, on_error)
+        return self._wear(self._drive(self._core.open(new, intent_id, options)), on_error)
+
+    def _wear(self, opened: OpenedRun, on_error: OnError = "hand_back") -> Run:
+        dressed: Run = dress(Run(opened.session, self._core.store, self._core.checks), opened, self._core, on_error)
         return dressed
 
     def run(
@@ -159,7 +165,10 @@ class Holdfast(Client):
         on_wait: OnWait = "suspend",
         on_drift: OnDrift = "raise",
     ) -> Run | None:
-        """Take the next intent sent to an address, as a run; None if there is none just now."""
+        """Take the next intent sent to an address, as a run; None if there is none just now.
+
+        Raises `Suspended` where the run must wait for a person before it can go on; it then waits, and is not lost.
+        """
         op = Claim(
             to_agent=check_name("to_agent", to_agent),
             token=new_id(),
@@ -170,9 +179,48 @@ class Holdfast(Client):
         if not taken:
             return None
         options = self._options(on_wait, on_drift, "raise", None)
-        opened = self._drive(self._core.adopt(taken[0], options))
-        dressed: Run = dress(Run(opened.session, self._core.store, self._core.checks), opened, self._core, on_error)
-        return dressed
+        return self._wear(self._drive(self._core.adopt(taken[0], options)), on_error)
+
+    def worker(
+        self,
+        address: str,
+        *,
+        concurrency: int = 1,
+        retry_seconds: float = 1.0,
+        retry_max_seconds: float = 300.0,
+        drain_seconds: float = 30.0,
+        on_drift: OnDrift = "raise",
+    ) -> Callable[[Callable[[Run, Any], Any]], Worker]:
+        """Make a function the handler of an address: it gets a run and the payload, and what it returns is the result.
+
+        At most ``concurrency`` intents at a time. One whose handler raises is tried again after ``retry_seconds``,
+        twice that, and so on, up to ``retry_max_seconds``; `GiveUp` fails it at once. When the worker is stopped,
+        handlers have ``drain_seconds`` to end.
+        """
+        from holdfast.worker import Worker
+
+        def make(function: Callable[[Run, Any], Any]) -> Worker:
+            made = Worker(
+                self._core,
+                self._wear,
+                address,
+                function,
+                concurrency=concurrency,
+                retry_seconds=retry_seconds,
+                retry_max_seconds=retry_max_seconds,
+                drain_seconds=drain_seconds,
+                on_drift=on_drift,
+            )
+            self._workers.append(made)
+            return made
+
+        return make
+
+    def run_workers(self) -> None:
+        """Run all workers of this client until SIGTERM or SIGINT; a second one hands their work back at once."""
+        from holdfast.worker import run_together
+
+        run_together(self._workers)
 
     def send_intent(self, intent: Mapping[str, Any], *, idempotency_key: str | None = None) -> str:
         """Send work to an address; gives the intent's id. The same key and body give the same intent."""
@@ -286,7 +334,9 @@ class Holdfast(Client):
         return self._drive(self._core.prune(policy))
 
     def close(self) -> None:
-        """Give back every connection and thread. Open runs are left as a crash would leave them."""
+        """Stop workers, give back every connection and thread. Open runs are left as a crash would leave them."""
+        for worker in self._workers:
+            worker.stop()
         self._core.close()
 
     def __enter__(self) -> Self:

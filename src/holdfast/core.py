@@ -79,14 +79,14 @@ class Core:
         self.heart = Heart(store, tenant, self._prune_some if retention else None)
         if retention is not None:
             self.heart.start()
-        self._owner: tuple[int, str] | None = None
+        self._owner: tuple[int, str, str] | None = None
 
     @property
     def owner(self) -> str:
-        pid = os.getpid()
-        if self._owner is None or self._owner[0] != pid:
-            self._owner = (pid, this_process().text())
-        return self._owner[1]
+        pid, session = os.getpid(), self.store.session
+        if self._owner is None or self._owner[:2] != (pid, session):
+            self._owner = (pid, session, this_process(session).text())
+        return self._owner[2]
 
     def close(self) -> None:
         self.heart.stop()

@@ -43,9 +43,9 @@ def current_actor() -> object:
     The objects, not their numbers: the system gives a number out again once its thread has ended.
     """
     asyncio = sys.modules.get("asyncio")
-    if asyncio is None or asyncio._get_running_loop() is None:
+    if asyncio is None or (loop := asyncio._get_running_loop()) is None:
         return threading.current_thread()
-    return asyncio.current_task()
+    return asyncio.current_task(loop)
 
 
 class Deciding(Vault):

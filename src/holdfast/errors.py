@@ -4,6 +4,7 @@ HoldfastError
 ├── InvalidInput              the call was wrong; nothing was written
 │   ├── Unencodable           a value has a type the codec does not know
 │   └── InvalidTransition     the lifecycle table has no such arrow
+├── AccessDenied              the key is missing, revoked, or does not allow this
 ├── NotFound                  no such intent, run, decision or checkpoint
 ├── Conflict                  the store already holds something else under that key
 │   ├── AlreadyFinished       the intent reached its one ending
@@ -15,6 +16,7 @@ HoldfastError
 ├── Diverged                  the input of a recorded step changed
 ├── StepFailed                a recorded step error whose class is not at hand
 ├── ResumeRefused             the checks before resuming said *fail*
+├── GiveUp                    raised by a worker's handler: trying again would not help
 ├── CodecError                stored bytes cannot be turned into a value
 │   ├── Damaged               checksum, length or structure is wrong
 │   ├── UnknownType           the bytes name a type this process does not know
@@ -35,6 +37,7 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "AccessDenied",
     "AlreadyAnswered",
     "AlreadyFinished",
     "CodecError",
@@ -42,6 +45,7 @@ __all__ = [
     "Damaged",
     "Diverged",
     "Fenced",
+    "GiveUp",
     "HoldfastError",
     "InvalidInput",
     "InvalidTransition",
@@ -91,6 +95,12 @@ class InvalidTransition(InvalidInput):
     """The intent cannot go from its present status to that one."""
 
     code = "invalid_transition"
+
+
+class AccessDenied(HoldfastError):
+    """The key is missing or revoked, or it does not allow this; nothing was written."""
+
+    code = "access_denied"
 
 
 class NotFound(HoldfastError):
@@ -157,6 +167,12 @@ class ResumeRefused(HoldfastError):
     """The checks before resuming found that this run must not go on."""
 
     code = "resume_refused"
+
+
+class GiveUp(HoldfastError):
+    """The handler says that trying again would not help: its intent fails at once."""
+
+    code = "give_up"
 
 
 class CodecError(HoldfastError):

@@ -94,7 +94,7 @@ def _wait(command: Command, store: Store, tenant: str) -> Any:
         return None
     assert isinstance(command, Until)  # noqa: S101
     ends = None if command.timeout is None else time.monotonic() + command.timeout
-    with store.watch(*command.topics) as watch:
+    with store.watch(*command.topics, tenant=tenant) as watch:
         while True:
             results = store.execute(command.ops, tenant=tenant)
             left = None if ends is None else ends - time.monotonic()
@@ -109,9 +109,9 @@ async def drive_async(flow: Flow[T], store: AsyncStore, tenant: str) -> T:
     A batch that is on its way is not abandoned when the task is cancelled: the flow gets its answer,
     so that the journal in memory stays true, and is cancelled at its next command.
     """
-    from asyncio import CancelledError
+    import asyncio
 
-    cancelled: CancelledError | None = None
+    cancelled: asyncio.CancelledError | None = None
     try:
         command = flow.send(None)
         while True:
@@ -122,11 +122,15 @@ async def drive_async(flow: Flow[T], store: AsyncStore, tenant: str) -> T:
                     batch = store.start(command.ops, tenant=tenant)
                     try:
                         answer: Any = await batch
-                    except CancelledError as error:
+                    except asyncio.CancelledError as error:
                         cancelled = error
                         answer = batch.result()
+                elif type(command) is Call:
+                    answer = command.function(*command.args, **command.kwargs)
+                    if type(answer) is CoroutineType or inspect.isawaitable(answer):
+                        answer = await answer
                 else:
-                    answer = await _perform_async(command, store, tenant)
+                    answer = await _wait_async(command, store, tenant)
             except BaseException as error:
                 command = flow.throw(error)
             else:
@@ -137,10 +141,7 @@ async def drive_async(flow: Flow[T], store: AsyncStore, tenant: str) -> T:
         return stop.value  # type: ignore[no-any-return]
 
 
-async def _perform_async(command: Command, store: AsyncStore, tenant: str) -> Any:
-    if isinstance(command, Call):
-        answer = command.function(*command.args, **command.kwargs)
-        return await answer if inspect.isawaitable(answer) else answer
+async def _wait_async(command: Command, store: AsyncStore, tenant: str) -> Any:
     if isinstance(command, Sleep):
         from asyncio import sleep
 
@@ -148,7 +149,7 @@ async def _perform_async(command: Command, store: AsyncStore, tenant: str) -> An
         return None
     assert isinstance(command, Until)  # noqa: S101
     ends = None if command.timeout is None else time.monotonic() + command.timeout
-    with store.watch(*command.topics) as watch:
+    with store.watch(*command.topics, tenant=tenant) as watch:
         while True:
             results = await store.execute(command.ops, tenant=tenant)
             left = None if ends is None else ends - time.monotonic()

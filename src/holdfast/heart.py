@@ -16,6 +16,9 @@ from holdfast.stores.base import Store
 log = logging.getLogger("holdfast")
 
 
+_IDLE_SECONDS = 60.0
+
+
 class Heart:
     """Renews every open run at a third of its lease; a run that lost its lease is poisoned, so that it stops."""
 
@@ -30,6 +33,7 @@ class Heart:
         self._sessions: dict[int, Deciding] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
+        self._pause = _IDLE_SECONDS
         self._stopped = False
         self._thread: threading.Thread | None = None
 
@@ -43,7 +47,9 @@ class Heart:
         with self._lock:
             self._sessions[id(session)] = session
             self._start()
-        self._wake.set()
+            hurry = session.lease_seconds / 3 < self._pause
+        if hurry:
+            self._wake.set()
 
     def discard(self, session: Deciding) -> None:
         self._own()
@@ -72,8 +78,8 @@ class Heart:
         while not self._stopped:
             with self._lock:
                 sessions = list(self._sessions.values())
-            pause = min((s.lease_seconds / 3 for s in sessions), default=60.0)
-            due = last + pause - time.monotonic()
+                self._pause = min((s.lease_seconds / 3 for s in sessions), default=_IDLE_SECONDS)
+            due = last + self._pause - time.monotonic()
             if due > 0:
                 self._wake.wait(due)
                 self._wake.clear()

@@ -47,22 +47,33 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     tally: int = 1
 
 
-def seal_parts(step: Step) -> tuple[bytes, ...]:
-    """What a step's seal covers: every column that a resumed run relies on.
+_encode = msgspec.msgpack.Encoder().encode
 
-    A value is covered by its own checksum, whose bytes lead the envelope.
-    """
-    head = (
-        f"{step.key}\0{step.generation}\0{step.kind}\0{step.name}\0{step.scope}\0{step.status._value_}\0"
-        f"{step.blob_id}\0{step.attempt}\0{step.tally}\0{step.position}\0{step.started_at}\0{step.finished_at}"
-    )
-    return (
-        head.encode("utf-8", "surrogatepass"),
+
+def seal_parts(step: Step) -> tuple[bytes, ...]:
+    """What a step's seal covers: every column that a resumed run relies on."""
+    columns = (
+        step.key,
+        step.generation,
+        step.position,
+        step.kind,
+        step.name,
+        step.scope,
+        step.status,
         step.input_hash,
         step.preview,
-        step.result or b"",
-        step.error or b"",
+        step.result,
+        step.error,
+        step.blob_id,
+        step.attempt,
+        step.started_at,
+        step.finished_at,
+        step.tally,
     )
+    try:
+        return (_encode(columns),)
+    except UnicodeEncodeError:  # a text that no store takes, or that was damaged in one
+        return (repr(columns).encode("utf-8", "backslashreplace"),)
 
 
 def join_scope(parent: str, child: str) -> str:

@@ -24,6 +24,7 @@ from holdfast.ops import (
     VoidSteps,
 )
 from holdfast.steps import OnDrift, OnInDoubt, Retry, describe_error
+from holdfast.telemetry import RunSpan
 
 declare("run.before_finish", "run.finished")
 
@@ -71,6 +72,7 @@ class Ledger(Deciding):
         self.returned: dict[tuple[str, str, str, bytes], list[str]] = {}  # keys whose call left no record
         self.begun: set[str] = set()  # one-shots that this process started
         self.last_version = 0
+        self.span: RunSpan | None = None  # where somebody collects spans
         self.moved_on = False  # this process has taken a checkpoint that no earlier attempt took
         self.journal: dict[str, Step] = {}
         self.generations: dict[str, int] = {}
@@ -84,10 +86,13 @@ class Ledger(Deciding):
         return self.intent.status is Status.COMPLETED
 
     def remember(self, step: Step) -> None:
-        self.generations[step.key] = max(step.generation + 1, self.generations.get(step.key, 0))
-        self.position = max(self.position, step.position)
+        key, generation = step.key, step.generation
+        if generation >= self.generations.get(key, 0):
+            self.generations[key] = generation + 1
+        if step.position > self.position:
+            self.position = step.position
         if not step.voided:
-            self.journal[step.key] = step
+            self.journal[key] = step
 
     # --- places ----------------------------------------------------------------------------------
 
@@ -117,7 +122,7 @@ class Ledger(Deciding):
         with self.lock:
             self.position += 1
             keys = self.keys_of(scope)
-            returned = self.returned.get((scope, kind, name, fingerprint))
+            returned = self.returned.get((scope, kind, name, fingerprint)) if self.returned else None
             if key is not None:
                 place = keys.explicit(key)
             elif returned:
@@ -153,9 +158,10 @@ class Ledger(Deciding):
 
     def enter(self, scope: str) -> Token[Frame | None]:
         """Stand inside a step or an item, in this thread or task, until `leave`."""
+        depth = self.depth() + 1
         with self.lock:
             self.in_flight += 1
-        return current_frame.set(Frame(self, scope, current_actor(), self.depth() + 1))
+        return current_frame.set(Frame(self, scope, current_actor(), depth))
 
     def leave(self, token: Token[Frame | None]) -> None:
         current_frame.reset(token)

@@ -8,11 +8,12 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from holdfast import telemetry
 from holdfast._failpoints import failpoint
 from holdfast.clock import new_id
 from holdfast.codec import Codec
 from holdfast.deciding import OnWait
-from holdfast.errors import Damaged, HoldfastError, NotFound, RunBusy, RunFailed
+from holdfast.errors import AlreadyFinished, Damaged, Fenced, HoldfastError, NotFound, RunBusy, RunFailed
 from holdfast.flow import Call, Do, Flow, Until, do
 from holdfast.intents import Intent, Status
 from holdfast.journal import StepStatus
@@ -25,11 +26,13 @@ from holdfast.ops import (
     Opened,
     OpenIntent,
     ReadCheckpoints,
+    ReadEvents,
     ReadJournal,
+    ReleaseIntent,
     ReviveIntent,
     Sweep,
 )
-from holdfast.owner import life_of
+from holdfast.owner import in_use, life_of
 from holdfast.recovery import Checks, Finding, Verdict, inspect_resources, judge
 from holdfast.session import Session, refuse
 from holdfast.steps import OnDrift
@@ -38,13 +41,17 @@ OnFailed = Literal["raise", "revive"]
 
 
 class RunOptions(NamedTuple):
-    """How a run behaves in this process; none of it is stored."""
+    """How a run behaves in this process; none of it is stored.
+
+    ``hand_back=False``: where it cannot be opened, whoever claimed it says what that costs.
+    """
 
     on_wait: OnWait = "block"
     on_drift: OnDrift = "raise"
     on_failed: OnFailed = "raise"
     wait: float | None = None
     lease_seconds: float = 30.0
+    hand_back: bool = True
 
 
 class OpenedRun(NamedTuple):
@@ -63,15 +70,16 @@ def open_run(
     options: RunOptions,
     checks: Checks,
 ) -> Flow[OpenedRun]:
-    opened = yield from _take(new, intent_id, owner, options)
-    intent = opened.intent
-    if intent.finished and intent.status is not Status.COMPLETED and options.on_failed == "revive":
-        again = yield from revive(intent, actor="hf.run")
-        opened = yield from _take(None, again.intent.intent_id, owner, options)
+    with in_use.asking(new_id()) as token:
+        opened = yield from _take(token, new, intent_id, owner, options)
         intent = opened.intent
-    if intent.finished and intent.status is not Status.COMPLETED:
-        raise ended_badly(intent, codec, tenant)
-    return (yield from adopt(opened.intent, opened.lease, codec, tenant, owner, options, checks))
+        if intent.finished and intent.status is not Status.COMPLETED and options.on_failed == "revive":
+            again = yield from revive(intent, actor="hf.run")
+            opened = yield from _take(token, None, again.intent.intent_id, owner, options)
+            intent = opened.intent
+        if intent.finished and intent.status is not Status.COMPLETED:
+            raise ended_badly(intent, codec, tenant)
+        return (yield from adopt(opened.intent, opened.lease, codec, tenant, owner, options, checks))
 
 
 def adopt(
@@ -95,15 +103,31 @@ def adopt(
         on_wait=options.on_wait,
         on_drift=options.on_drift,
     )
+    in_use.add(session, intent.intent_id)
     try:
-        return (yield from _begin(session, options, checks))
+        opened = yield from _begin(session, options, checks)
+        if session.lease is not None and telemetry.active():
+            yield from _trace(session)
+        return opened
     except GeneratorExit:
+        in_use.discard(session)
         raise
     except BaseException as error:
         # Whatever it was, it is not to look like a crash, nor to keep others waiting for the lease to end.
-        with suppress(HoldfastError):
-            yield from session.hand_back(error)
+        if options.hand_back:
+            with suppress(HoldfastError):
+                yield from session.hand_back(error)
+        in_use.discard(session)
         raise
+
+
+def _trace(session: Session) -> Flow[None]:
+    """Begin the span of this attempt, linked to the one before, and tell it in the history for the one after."""
+    intent = session.intent
+    ids = [i for i in (intent.revived_from, intent.intent_id) if i is not None]
+    told = (yield Do([ReadEvents(intent_id=i, limit=100_000) for i in ids])) if intent.attempt > 1 or ids[1:] else []
+    session.span = telemetry.begin(intent, session.hold().attempt, [event for events in told for event in events])
+    yield from session.note(telemetry.EVENT, {"traceparent": session.span.text})
 
 
 def _begin(session: Session, options: RunOptions, checks: Checks) -> Flow[OpenedRun]:
@@ -130,13 +154,16 @@ def _begin(session: Session, options: RunOptions, checks: Checks) -> Flow[Opened
     return (yield from _resume(session, checkpoints, checks))
 
 
-def _take(new: NewIntent | None, intent_id: str | None, owner: str, options: RunOptions) -> Flow[Opened]:
+def _take(token: str, new: NewIntent | None, intent_id: str | None, owner: str, options: RunOptions) -> Flow[Opened]:
     """The lease if it can be had: at once from a dead owner, after the lease from an unknown one."""
-    op = OpenIntent(token=new_id(), owner=owner, lease_seconds=options.lease_seconds, new=new, intent_id=intent_id)
+    op = OpenIntent(token=token, owner=owner, lease_seconds=options.lease_seconds, new=new, intent_id=intent_id)
     opened = yield from do(op)
     if opened.lease is None and opened.intent.status is Status.WAITING:
         _, opened = yield Do([Sweep(), op])  # what it waits for may have expired
     while opened.lease is None and opened.intent.leased:
+        if opened.intent.owner == owner and _was_left_here(opened.intent):
+            opened = yield from _take_back(opened.intent, op)
+            continue
         life = life_of(opened.intent.owner)
         if life == "dead":
             opened = yield from do(msgspec.structs.replace(op, dead_attempt=opened.intent.attempt))
@@ -156,6 +183,24 @@ def _take(new: NewIntent | None, intent_id: str | None, owner: str, options: Run
         if opened.lease is None and opened.intent.leased and life_of(opened.intent.owner) != "dead":
             raise busy(opened.intent)
     return opened
+
+
+def _was_left_here(intent: Intent) -> bool:
+    """Whether this very process holds the lease, and has nothing left that works under it.
+
+    So it is after the store failed while a run was opened or ended.
+    """
+    return bool(intent.lease_token) and not in_use.covers(intent.intent_id, intent.lease_token)
+
+
+def _take_back(intent: Intent, op: OpenIntent) -> Flow[Opened]:
+    """No delivery is lost, and the new attempt fences whatever the old one may still have on its way."""
+    left = Lease(intent.intent_id, intent.attempt, intent.lease_token or "")
+    try:
+        _, opened = yield Do([ReleaseIntent(lease=left, reason="its process lost the store, and goes on"), op])
+    except (Fenced, AlreadyFinished):  # somebody was quicker
+        opened = yield from do(op)
+    return opened  # type: ignore[no-any-return]
 
 
 def _resume(session: Session, checkpoints: list[Checkpoint], checks: Checks) -> Flow[OpenedRun]:

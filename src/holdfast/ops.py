@@ -112,6 +112,24 @@ class ReviveIntent(Op[Created], frozen=True, kw_only=True):
     deadline_at: int | None = None
 
 
+class MoveIntent(Op[Intent], frozen=True, kw_only=True):
+    """Let an intent that no attempt holds wait (for a person, a time, another agent) or go on; safe to repeat
+    with the same ``note_id``.
+
+    ``claimable`` says whether a worker may take it from now on. One that waits, or that is handled from outside,
+    is kept from workers. An intent that an attempt holds is a Conflict.
+    """
+
+    intent_id: str
+    status: Status
+    note_id: str
+    waiting_reason: str | None = None
+    claimable: bool = False
+    details: dict[str, Any] = {}
+    data: bytes | None = None
+    actor: str = ""
+
+
 class SetTypePolicy(Op[None], frozen=True, kw_only=True):
     """The default number of delivery attempts for intents of a type."""
 
@@ -170,6 +188,22 @@ class ReleaseIntent(Op[Intent], frozen=True, kw_only=True):
     lost: bool = False
     delay_seconds: float = 0.0
     data: bytes | None = None
+
+
+class ReleaseOwner(Op[int], frozen=True, kw_only=True):
+    """Count what an owner holds as lost deliveries, and hand it on at once: its process is known to be gone."""
+
+    owner: str
+    reason: str
+    limit: int = 1000
+
+
+class ListAddresses(Op[list[str]], frozen=True, kw_only=True):
+    """The addresses that have work a worker could claim now, in the order of their names."""
+
+    reads = True
+    after: str = ""
+    limit: int = 1000
 
 
 class Sweep(Op[int], frozen=True, kw_only=True):
@@ -341,6 +375,69 @@ class ReadPiece(Op[bytes], frozen=True, kw_only=True):
     number: int
 
 
+# --- records ------------------------------------------------------------------------------------
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A small document of the platform (a key, a scenario's state): versioned, and perhaps due at a time."""
+
+    kind: str
+    record_id: str
+    version: int
+    body: bytes
+    belongs_to: str = ""
+    due_at: int | None = None
+    created_at: int = 0
+    updated_at: int = 0
+    write_id: str = ""
+
+
+class PutRecord(Op[Record], frozen=True, kw_only=True):
+    """Write a document; safe to repeat with the same ``write_id``.
+
+    ``expected`` is the version it must have now (0: it must not be there); another one is a Conflict. None
+    overwrites whatever there is. ``belongs_to`` names an intent with which the record is pruned.
+    """
+
+    kind: str
+    record_id: str
+    body: bytes
+    write_id: str
+    expected: int | None = None
+    belongs_to: str = ""
+    due_at: int | None = None
+
+
+class GetRecord(Op[Record | None], frozen=True, kw_only=True):
+    reads = True
+    kind: str
+    record_id: str
+
+
+class ListRecords(Op[list[Record]], frozen=True, kw_only=True):
+    """By id, after ``after``; those of one intent only if ``belongs_to`` is given."""
+
+    reads = True
+    kind: str
+    belongs_to: str | None = None
+    after: str = ""
+    limit: int = 1000
+
+
+class DueRecords(Op[list[Record]], frozen=True, kw_only=True):
+    """Those whose time has come by the store's clock, the most overdue first."""
+
+    reads = True
+    limit: int = 100
+
+
+class DeleteRecord(Op[None], frozen=True, kw_only=True):
+    """Delete a document, if it is there."""
+
+    kind: str
+    record_id: str
+
+
 # --- history and upkeep --------------------------------------------------------------------------
 
 
@@ -373,6 +470,24 @@ class Prune(Op[int], frozen=True, kw_only=True):
     limit: int = 100
 
 
+class NextDue(Op[int | None], frozen=True, kw_only=True):
+    """When the next deadline, decision or record falls due by the store's clock; None if nothing is timed."""
+
+    reads = True
+
+
+class Measures(msgspec.Struct, frozen=True):
+    """What a store holds, for whoever watches over it."""
+
+    open_by_status: dict[str, int]
+    claimable: int
+    size_bytes: int
+
+
+class Measure(Op[Measures], frozen=True, kw_only=True):
+    reads = True
+
+
 class CheckWritable(Op[int], frozen=True, kw_only=True):
     """A real durable write; gives the store's clock."""
 
@@ -383,11 +498,14 @@ AnyOp = (
     | ListIntents
     | FinishIntent
     | ReviveIntent
+    | MoveIntent
     | SetTypePolicy
     | Claim
     | OpenIntent
     | RenewLease
     | ReleaseIntent
+    | ReleaseOwner
+    | ListAddresses
     | Sweep
     | ReadJournal
     | RecordStep
@@ -405,5 +523,12 @@ AnyOp = (
     | ReadEvents
     | AppendEvent
     | Prune
+    | PutRecord
+    | GetRecord
+    | ListRecords
+    | DueRecords
+    | DeleteRecord
+    | NextDue
+    | Measure
     | CheckWritable
 )

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -23,6 +26,7 @@ class Owner(msgspec.Struct, frozen=True):
     space: str
     pid: int
     start: str
+    session: str = ""  # of several stores in one process, the one whose stream a server watches
 
     def text(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -32,9 +36,9 @@ class Owner(msgspec.Struct, frozen=True):
 _decode = msgspec.json.Decoder(Owner).decode
 
 
-def this_process() -> Owner:
+def this_process(session: str = "") -> Owner:
     pid = os.getpid()
-    return Owner(_host(), _boot(), _space(), pid, _start_of(pid) or "")
+    return Owner(_host(), _boot(), _space(), pid, _start_of(pid) or "", session)
 
 
 def life_of(text: str | None) -> Life:
@@ -104,3 +108,44 @@ def _ask(command: list[str]) -> str:
         return subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
         return ""
+
+
+class InUse:
+    """What this process works on: a lease of its own that is not among it was left behind, not held."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """A forked child has none of its parent's runs, nor may it wait for a lock of its parent's threads."""
+        self._lock = threading.Lock()
+        self._tokens: set[str] = set()
+        self._open: dict[int, str] = {}
+
+    @contextmanager
+    def asking(self, token: str) -> Iterator[str]:
+        """From before a lease is asked for until there is a session: nobody here is to take it meanwhile."""
+        with self._lock:
+            self._tokens.add(token)
+        try:
+            yield token
+        finally:
+            with self._lock:
+                self._tokens.discard(token)
+
+    def add(self, session: object, intent_id: str) -> None:
+        with self._lock:
+            self._open[id(session)] = intent_id
+
+    def discard(self, session: object) -> None:
+        with self._lock:
+            self._open.pop(id(session), None)
+
+    def covers(self, intent_id: str, token: str | None) -> bool:
+        with self._lock:
+            return token in self._tokens or intent_id in self._open.values()
+
+
+in_use = InUse()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=in_use.forget)

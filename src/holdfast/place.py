@@ -54,7 +54,10 @@ class Place:
         on_drift: OnDrift | None,
         by: Literal["order", "input"] | None = None,
         inputs: Any = None,
-        **options: Any,
+        retry: Retry | None = None,
+        record_errors: tuple[type[Exception], ...] = (),
+        on_in_doubt: OnInDoubt = "ask",
+        retry_on: tuple[type[Exception], ...] = (),
     ) -> StepCall:
         session = self._session
         if not callable(function):
@@ -81,7 +84,10 @@ class Place:
             fingerprint,
             preview,
             on_drift or session.on_drift,
-            **options,
+            retry,
+            record_errors,
+            on_in_doubt,
+            retry_on,
         )
 
     def _plan_step(
@@ -111,7 +117,7 @@ class Place:
             on_drift=on_drift,
             by=by,
             inputs=inputs,
-            retry=as_retry(retry),
+            retry=None if retry is None else as_retry(retry),
             record_errors=recorded,
         )
 

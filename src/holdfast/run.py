@@ -42,7 +42,9 @@ class Scope(Place):
 
     def _perform(self, call: StepCall, once: bool) -> Any:
         recalled = self._session.recall(call)
-        return recalled[0] if recalled is not None else self._drive(self._session.perform(call, once))
+        if recalled is not None:
+            return recalled[0]
+        return drive(self._session.perform(call, once), self._store, self._session.tenant)
 
     def step(
         self,
@@ -163,7 +165,9 @@ class AsyncScope(Place):
 
     async def _perform(self, call: StepCall, once: bool) -> Any:
         recalled = self._session.recall(call)
-        return recalled[0] if recalled is not None else await self._drive(self._session.perform(call, once))
+        if recalled is not None:
+            return recalled[0]
+        return await drive_async(self._session.perform(call, once), self._store, self._session.tenant)
 
     @overload
     def step(self, function: Callable[..., Awaitable[T]], /, *args: Any, **options: Any) -> Coroutine[Any, Any, T]: ...

@@ -84,18 +84,22 @@ class Session(Ledger):
             if answered:
                 return value
         frame = self.enter(call.key)
+        run_span, failure = self.span, None
+        span = None if run_span is None else run_span.start_step(call.key, call.kind, call.name)
         try:
             if self.suspended:
                 yield from self.ready()
             self.hold()
             return (yield from (self._do_once(call) if once else self._do(call)))
-        except StoreError:
-            raise
-        except BaseException:
-            if call.key not in self.journal:
+        except BaseException as error:
+            failure = error
+            if not isinstance(error, StoreError) and call.key not in self.journal:
                 self.give_back(call)
             raise
         finally:
+            if run_span is not None and span is not None:
+                run_span.end_step(span, failure)
+            failure = None  # or the error would hold itself by its traceback
             self.leave(frame)
 
     def _accept(self, call: StepCall, step: Step) -> Flow[Step | None]:
@@ -137,17 +141,19 @@ class Session(Ledger):
         self, call: StepCall, status: StepStatus, started_at: int, value: Any = None
     ) -> tuple[Step, list[Op[Any]]]:
         """A step's first row, sealed, and the pieces that must be written before it."""
-        lease = self.hold()
-        generation = self.generations.get(call.key, 0)
-        bind = self.bind(call.key, generation)
-        preview = self.codec.encode(call.preview, bind=bind) if self.codec.encrypts else call.preview
+        attempt = self.hold().attempt
+        key, preview = call.key, call.preview
+        generation = self.generations.get(key, 0)
+        bind = self.bind(key, generation)
+        if self.codec.encrypts:
+            preview = self.codec.encode(preview, bind=bind)
         packed, blob_id, pieces, finished_at = None, None, _NO_PIECES, None
         if status is not StepStatus.STARTED:
             packed, blob_id, pieces = self.pack(value, bind)
             finished_at = _now()
         failed = status is StepStatus.FAILED
         step = Step(
-            call.key,
+            key,
             generation,
             call.position,
             call.kind,
@@ -159,7 +165,7 @@ class Session(Ledger):
             None if failed else packed,
             packed if failed else None,
             blob_id,
-            lease.attempt,
+            attempt,
             started_at,
             finished_at,
             b"",
@@ -200,7 +206,7 @@ class Session(Ledger):
         if self.suspended:
             yield from self.ready()
         step, pieces = self._row(call, status, started, value)
-        op = RecordStep(lease=self.hold(), journal_id=self.intent.journal_id, step=step)
+        op = RecordStep(lease=self.hold(), journal_id=self.journal_id, step=step)
         if pieces:
             yield from self.write(pieces, op)
         else:

@@ -22,6 +22,11 @@ _TITLES = {
     "map": "run.map with a function that does nothing",
     "claim": "Taking the next intent of an address (median of single claims)",
     "ceilings": "Ceilings: a very long run and a very large value",
+    "remote": "Through a server: one run, one caller, time per step",
+    "remote_many": "Through a server: runs side by side, each opened and ended, time per step",
+    "handover": "kill -9 of a worker until another one runs its handler",
+    "listeners": "Idle agents' streams on one server process",
+    "blocked": "A handler that blocks its event loop",
 }
 Row = list[str]
 
@@ -112,7 +117,7 @@ def _figure_rows(section: str, figures: Sequence[Figure]) -> list[Row]:
         "fastest": lambda f: _shown(min(f.rounds), f.unit) if len(f.rounds) > 1 else "",
         "slowest": lambda f: _shown(max(f.rounds), f.unit) if len(f.rounds) > 1 else "",
         "processor": lambda f: "" if f.processor is None else _shown(f.processor, "s"),
-        "a second": lambda f: _number(1 / f.value) if section == "many" else "",
+        "a second": lambda f: _number(1 / f.value) if section in ("many", "remote_many") else "",
         f"x {base}": lambda f: "" if f.ratio is None else f"{f.ratio:.2f}",
         "DBOS takes": lambda f: "" if f.dbos is None else f"{f.dbos:.1f} x",
         "note": lambda f: f.note,

@@ -11,14 +11,16 @@ from pathlib import Path
 from tests.bench import places, report
 from tests.bench.peers import SETTINGS, dbos_version
 from tests.bench.places import Medium, StoreName
-from tests.bench.sections import FULL, QUICK, SECTIONS, SMOKE, Figure, Scale, Workshop
+from tests.bench.remote import REMOTE_SECTIONS
+from tests.bench.sections import CORE_SECTIONS, FULL, QUICK, SMOKE, Figure, Scale, Workshop
 from tests.bench.targets import judge
 
 STORES: tuple[StoreName, ...] = ("SQLite", "PostgreSQL")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 # The second look, in memory, shows the software's own cost; what it cannot show is left out there.
-_ON_DISK_ONLY = ("ceilings",)
-_WITH_DBOS = ("lone", "many", "reopen")
+_ON_DISK_ONLY = ("ceilings", "handover", "listeners", "blocked")
+_WITH_DBOS = ("lone", "many", "reopen", "remote")
+SECTIONS = {**CORE_SECTIONS, **REMOTE_SECTIONS}
 
 
 class Progress:

@@ -44,6 +44,9 @@ class Scale:
     claim_rounds: int = 20
     long_run: int = 10_000
     large_value: int = 64 << 20
+    kills: int = 100
+    listeners: int = 5_000
+    blocked_seconds: float = 180.0
 
 
 FULL = Scale("full")
@@ -62,6 +65,9 @@ QUICK = Scale(
     claim_rounds=8,
     long_run=2_000,
     large_value=16 << 20,
+    kills=10,
+    listeners=500,
+    blocked_seconds=6.0,
 )
 SMOKE = Scale(
     "smoke",
@@ -82,6 +88,9 @@ SMOKE = Scale(
     claim_rounds=2,
     long_run=20,
     large_value=1 << 20,
+    kills=2,
+    listeners=20,
+    blocked_seconds=2.0,
 )
 
 
@@ -344,7 +353,7 @@ def _timed() -> Iterator[list[float]]:
     taken.append(time.perf_counter() - began)
 
 
-SECTIONS: dict[str, Callable[[Workshop], list[Figure]]] = {
+CORE_SECTIONS: dict[str, Callable[[Workshop], list[Figure]]] = {
     "lone": lone,
     "many": many,
     "reopen": reopen,

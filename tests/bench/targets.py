@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tests.bench import remote as r
 from tests.bench import sections as s
 from tests.bench.sections import Figure, Scale
 
@@ -64,7 +65,7 @@ class Book:
 
 def judge(figures: Sequence[Figure], scale: Scale) -> list[Verdict]:
     book = Book(figures)
-    return [*_lone(book), *_many(book, scale), *_others(book, scale)]
+    return [*_lone(book), *_many(book, scale), *_others(book, scale), *_remote(book, scale)]
 
 
 def _lone(book: Book) -> Iterable[Verdict]:
@@ -120,6 +121,29 @@ def _others(book: Book, scale: Scale) -> Iterable[Verdict]:
         drift = None if first is None or last is None else last / first
         text = f"{store}: no ceiling at {scale.long_run:,} steps and {scale.large_value >> 20} MiB"
         yield Verdict(text, "<=", math.inf, "x last/first tenth", drift, None, "" if drift is None else "both done")
+
+
+def _remote(book: Book, scale: Scale) -> Iterable[Verdict]:
+    store = "PostgreSQL"
+    step = book.find("remote", "disk", store, r.REMOTE), book.find("remote", "tmpfs", store, r.REMOTE)
+    disk, memory = (_times(1000, book.value("remote", medium, store, r.BEYOND)) for medium in _MEDIA)
+    yield Verdict("remote step, beyond a round trip and a commit", "<=", 0.3, "ms", disk, memory)
+    disk, memory = (None if f is None else _times(1000, f.processor) for f in step)
+    yield Verdict("remote step, processor time of the client", "<=", 0.2, "ms", disk, memory)
+    runs = f"{scale.concurrency} at once"
+    disk, memory = (_inverse(book.value("remote_many", medium, store, runs)) for medium in _MEDIA)
+    yield Verdict(f"remote steps, {scale.concurrency} runs at once", ">=", 3_000, "steps/s", disk, memory)
+    yield Verdict(
+        "kill -9 to resume elsewhere, p99", "<=", 1.0, "s", book.value("handover", "disk", store, r.P99), None
+    )
+    held = book.value("listeners", "disk", store, r.HELD)
+    yield Verdict("idle listeners in one process", ">=", 5_000, "listeners", held, None)
+    text = f"false take-overs while a handler blocks its loop for {scale.blocked_seconds:g} s"
+    yield Verdict(text, "<=", 0, "take-overs", book.value("blocked", "disk", store, r.TAKEOVERS), None)
+
+
+def _inverse(value: float | None) -> float | None:
+    return None if value is None else 1 / value
 
 
 def _times(factor: float, value: float | None) -> float | None:

@@ -180,13 +180,13 @@ def test_looking_up_a_class_runs_no_code_of_its_module(monkeypatch: pytest.Monke
 
 
 def test_no_module_is_imported_because_bytes_name_it() -> None:
-    assert "colorsys" not in sys.modules
+    assert "pyclbr" not in sys.modules
     with pytest.raises(UnknownType) as caught:
-        read(typed(node(m.OBJECT, "colorsys:rgb_to_hsv", 1, {})))
-    assert "colorsys" not in sys.modules
-    assert "no module 'colorsys' is loaded" in caught.value.message
-    assert 'register it with aliases=["colorsys:rgb_to_hsv"]' in caught.value.message
-    assert caught.value.details["type"] == "colorsys:rgb_to_hsv"
+        read(typed(node(m.OBJECT, "pyclbr:readmodule", 1, {})))
+    assert "pyclbr" not in sys.modules
+    assert "no module 'pyclbr' is loaded" in caught.value.message
+    assert 'register it with aliases=["pyclbr:readmodule"]' in caught.value.message
+    assert caught.value.details["type"] == "pyclbr:readmodule"
 
 
 FORBIDDEN = [

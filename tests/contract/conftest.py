@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.stores.base import Store
 from holdfast.testing.contract import Driver
+from tests.contract.http_places import Http
 from tests.contract.places import DRIVERS, KINDS, File, Memory, Place, Postgres
 from tests.postgres_server import Server
 
@@ -29,15 +30,30 @@ def shared_postgres(shared_postgres_url: str) -> Iterator[Store]:
         yield store
 
 
+@pytest.fixture(scope="session")
+def http_over_postgres(postgres: Server) -> Iterator[Http]:
+    with Http(Postgres(_database(postgres, "served"))) as home:
+        yield home
+
+
+@pytest.fixture(scope="session")
+def http_over_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Http]:
+    with Http(File(tmp_path_factory.mktemp("served"), "process")) as home:
+        yield home
+
+
 @pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     """A store's home, for the test alone."""
-    if request.param == "postgres":
-        found: Place = Postgres(_database(request.getfixturevalue("postgres"), "own"))
-    elif request.param == "sqlite-file":
-        found = File(request.getfixturevalue("tmp_path"))
-    else:
+    kind = request.param
+    if kind.endswith("postgres"):
+        found: Place = Postgres(_database(request.getfixturevalue("postgres"), kind.replace("+", "_")))
+    elif kind == "sqlite-memory":
         found = Memory()
+    else:
+        found = File(request.getfixturevalue("tmp_path"))
+    if kind.startswith("http"):
+        found = Http(found)
     with found:
         yield found
 
@@ -52,6 +68,14 @@ async def driver(request: pytest.FixtureRequest) -> AsyncIterator[Driver]:
         made = DRIVERS[mode](store)
         yield made
         await made.check_histories()
+        return
+    if kind.startswith("http"):
+        served: Http = request.getfixturevalue(f"http_over_{kind.partition('+')[2]}")
+        served.clock.offset_us = 0
+        with served.open() as store:
+            made = DRIVERS[mode](store)
+            yield made
+            await made.check_histories()
         return
     # The rules do not depend on the flush to the disk, which costs more time than all the rest.
     home = Memory() if kind == "sqlite-memory" else File(request.getfixturevalue("tmp_path"), "process")

@@ -5,18 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 import psycopg
 
+from holdfast.clock import Clock
 from holdfast.stores.base import Store
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.sqlite import Durability, SqliteStore
-from holdfast.testing.contract import AsyncDriver, BlockingDriver
+from holdfast.testing.contract import AsyncDriver, BlockingDriver, Driver
 
-KINDS = ("sqlite-memory", "sqlite-file", "postgres")
-DRIVERS = {"sync": BlockingDriver, "async": AsyncDriver}
+KINDS = ("sqlite-memory", "sqlite-file", "postgres", "http+sqlite", "http+postgres")
+DRIVERS: dict[str, Callable[[Store], Driver]] = {"sync": BlockingDriver, "async": AsyncDriver}
 SETTLE_SECONDS = 10.0
 
 OTHER_CONNECTIONS = (
@@ -35,7 +37,7 @@ class Place(ABC):
         self.strangers = set(threading.enumerate())
 
     @abstractmethod
-    def open(self) -> Store: ...
+    def open(self, clock: Clock | None = None) -> Store: ...
 
     @abstractmethod
     def crash(self, store: Store) -> Store:
@@ -50,7 +52,14 @@ class Place(ABC):
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self.check_nothing_is_left()
+        try:
+            self.check_nothing_is_left()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Give back what the place itself holds: nothing, as a rule."""
+        return
 
     def check_nothing_is_left(self) -> None:
         until = time.monotonic() + SETTLE_SECONDS
@@ -60,8 +69,8 @@ class Place(ABC):
 
 
 class Memory(Place):
-    def open(self) -> Store:
-        return SqliteStore(":memory:")
+    def open(self, clock: Clock | None = None) -> Store:
+        return SqliteStore(":memory:", clock=clock)
 
     def crash(self, store: Store) -> Store:
         return store  # it dies with its process, so there is nothing to come back to
@@ -74,8 +83,8 @@ class File(Place):
         self.durability = durability
         self.lost: list[Store] = []
 
-    def open(self) -> Store:
-        return SqliteStore(self.path, durability=self.durability)
+    def open(self, clock: Clock | None = None) -> Store:
+        return SqliteStore(self.path, durability=self.durability, clock=clock)
 
     def crash(self, store: Store) -> Store:
         """The old one is never closed while the new one works, as if its process had been killed."""
@@ -96,12 +105,11 @@ class Postgres(Place):
         self.url = url
         self.control = psycopg.connect(url, autocommit=True)
 
-    def __exit__(self, *exc: object) -> None:
-        with self.control:
-            super().__exit__(*exc)
+    def close(self) -> None:
+        self.control.close()
 
-    def open(self) -> Store:
-        return PostgresStore(self.url, schema="contract")
+    def open(self, clock: Clock | None = None) -> Store:
+        return PostgresStore(self.url, schema="contract", clock=clock)
 
     def crash(self, store: Store) -> Store:
         """The server ends every connection; the store has to find that out for itself."""

@@ -18,6 +18,7 @@ from holdfast.ops import AnswerDecision, Claim, CreateIntent, GetIntent, ListInt
 from holdfast.stores.base import AsyncStore, Store
 from holdfast.testing.contract import AsyncDriver, BlockingDriver, Driver
 from holdfast.testing.contract_kit import AGENT, dump, make_world, new_intent, open_new, step
+from tests.contract.http_places import Http
 from tests.contract.places import KINDS, File, Place, Postgres
 
 LASTING = pytest.mark.parametrize("place", [kind for kind in KINDS if kind != "sqlite-memory"], indirect=True)
@@ -139,7 +140,7 @@ async def test_workers_on_two_stores_get_each_intent_once(place: Place) -> None:
 async def test_a_watch_wakes_on_what_another_store_does(place: Place, mode: type[Driver]) -> None:
     with place.open() as here, place.open() as there:
         driver = mode(here)
-        with driver.watch(f"agent:{AGENT}") as watch:
+        with driver.watch("agent:demo") as watch:
             # A wake-up may be spurious: look again after each, as a waiting worker does.
             there.execute([CreateIntent(new=new_intent())], tenant=driver.tenant)
             while not await driver.do(ListIntents()):
@@ -149,6 +150,8 @@ async def test_a_watch_wakes_on_what_another_store_does(place: Place, mode: type
 @contextmanager
 def a_busy_writer(place: Place) -> Iterator[None]:
     """Somebody else in the middle of a long write."""
+    if isinstance(place, Http):
+        place = place.bottom
     if isinstance(place, File):
         with closing(sqlite3.connect(place.path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")

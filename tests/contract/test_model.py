@@ -6,6 +6,7 @@ import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
 from holdfast.testing.model import machine, sized
+from tests.contract.http_places import Http
 from tests.contract.places import Place, Postgres
 
 
@@ -19,7 +20,8 @@ def run(place: Place, *, examples: int, steps: int) -> None:
 
 @pytest.mark.timeout(300)
 def test_the_store_agrees_with_its_model(place: Place) -> None:
-    run(place, examples=40 if isinstance(place, Postgres) else 70, steps=40)
+    examples = 12 if isinstance(place, Http) else 40 if isinstance(place, Postgres) else 70
+    run(place, examples=examples, steps=40)
 
 
 @pytest.mark.chaos

@@ -419,9 +419,15 @@ def test_a_branch_between_two_steps_outlives_another_branch_s_question(tmp_path:
 
 @pytest.mark.parametrize("on_wait", ["block", "suspend"])
 def test_a_run_waits_when_all_its_branches_wait(tmp_path: Path, on_wait: Any) -> None:
+    both_are_at_work = threading.Barrier(2)  # one alone would be all the branches there are, and suspend the run
+
     def branch(run: Any, name: str) -> str:
+        def ask() -> str:
+            both_are_at_work.wait(30)
+            return str(scope.ask(f"Deploy {name}?").outcome)
+
         with run.scope(name) as scope:
-            return str(scope.step(lambda: scope.ask(f"Deploy {name}?").outcome, name="ask"))
+            return str(scope.step(ask))
 
     def both_answered() -> None:
         with Holdfast(tmp_path / "holdfast.db") as other:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+import holdfast.client  # noqa: F401 - a public name loads its module only when it is used
 from holdfast.codec import Codec, _envelope
 from holdfast.flow import Call, Do, Flow
 from holdfast.intents import Intent, Status

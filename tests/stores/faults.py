@@ -32,7 +32,7 @@ class Proxy:
     """Stands between a store and its server. ``cut`` breaks the wire after so many further bytes of the
     requests or the responses; ``swallow`` lets the server do its work and keeps its answers."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str | tuple[str, int]) -> None:
         self._target = target
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
@@ -78,7 +78,7 @@ class Proxy:
                 client, _ = self._listening.accept()
             except OSError:
                 return
-            server = socket.socket(socket.AF_UNIX)
+            server = socket.socket(socket.AF_UNIX if isinstance(self._target, str) else socket.AF_INET)
             try:
                 server.connect(self._target)
             except OSError:

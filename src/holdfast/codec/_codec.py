@@ -146,9 +146,7 @@ class Codec:
 def _digest(hasher: Any, parts: tuple[bytes, ...]) -> bytes:
     digest = hasher.copy()
     # All lengths before all parts: no two lists of parts give the same bytes.
-    digest.update(pack(f">{len(parts) + 1}Q", len(parts), *map(len, parts)))
-    for part in parts:
-        digest.update(part)
+    digest.update(b"".join((pack(f">{len(parts) + 1}Q", len(parts), *map(len, parts)), *parts)))
     sealed: bytes = digest.digest()
     return sealed
 

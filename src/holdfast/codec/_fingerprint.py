@@ -69,6 +69,8 @@ def _short_preview(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         text = f"{text}, {named}" if text else named
         if not text.isprintable():  # a name with odd characters; repr() has seen to the rest
             return _preview(args, kwargs)
+    if text.isascii() and len(text) <= PREVIEW_SIZE:
+        return text.encode()
     return _bounded(visible(text))
 
 

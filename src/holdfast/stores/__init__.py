@@ -1,4 +1,4 @@
-"""Stores: the port, and the two databases behind it."""
+"""Stores: the port, the two databases behind it, and the server that stands before one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,27 @@ from holdfast.stores.files import default_store_path
 __all__ = ["AsyncStore", "Store", "open_store"]
 
 
-def open_store(url: str | os.PathLike[str] | None = None, *, clock: Clock | None = None, **options: Any) -> Store:
-    """The store behind a URL: ``sqlite:///file.db``, ``sqlite:///:memory:`` or ``postgresql://…``.
+def open_store(
+    url: str | os.PathLike[str] | None = None,
+    *,
+    api_key: str | None = None,
+    clock: Clock | None = None,
+    **options: Any,
+) -> Store:
+    """The store behind a URL: ``sqlite:///file.db``, ``sqlite:///:memory:``, ``postgresql://…``, ``http(s)://…``.
 
-    None means ``HOLDFAST_URL``, and without that an embedded store in the user's data folder.
+    None means ``HOLDFAST_URL``, and without that an embedded store in the user's data folder. Only a server takes
+    a key; without one given it is ``HOLDFAST_API_KEY``.
     """
     name = os.fspath(url) if url is not None else os.environ.get("HOLDFAST_URL") or ""
     scheme = urlsplit(name).scheme if "://" in name else ""
+    if scheme in ("http", "https"):
+        from holdfast.stores.remote import RemoteStore
+
+        key = api_key or os.environ.get("HOLDFAST_API_KEY")
+        return RemoteStore(name, api_key=key, clock=clock, **options)
+    if api_key is not None:
+        raise InvalidInput("api_key: only a server (http:// or https://) takes one. Leave it out.")
     if scheme in ("postgresql", "postgres"):
         from holdfast.stores.postgres import PostgresStore
 
@@ -31,10 +45,8 @@ def open_store(url: str | os.PathLike[str] | None = None, *, clock: Clock | None
         path, _, query = name[len("sqlite://") :].partition("?")
         options = {**dict(parse_qsl(query)), **options}
         return SqliteStore(unquote(path.removeprefix("/")) or ":memory:", clock=clock, **options)
-    if scheme in ("http", "https"):
-        raise InvalidInput(
-            f"url: this version has no remote store, so {scheme}:// cannot be opened. Use sqlite:/// or postgresql://."
-        )
     if scheme:
-        raise InvalidInput(f"url: the scheme {scheme!r} is not known. Use sqlite:///file.db or postgresql://….")
+        raise InvalidInput(
+            f"url: the scheme {scheme!r} is not known. Use sqlite:///file.db, postgresql://… or http://host:8100."
+        )
     return SqliteStore(name or default_store_path(), clock=clock, **options)

@@ -17,7 +17,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
-from weakref import WeakKeyDictionary
 
 from holdfast.clock import Clock
 from holdfast.ops import CheckWritable, Op
@@ -33,6 +32,9 @@ LOCAL_TENANT = "local"
 
 class Store(ABC):
     """A durable place for intents, journals and checkpoints; safe to share between threads."""
+
+    tenant = LOCAL_TENANT
+    session = ""  # names this store among those of its process, where a server watches over it
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         self.url = url
@@ -65,7 +67,7 @@ class Store(ABC):
         """Prove that the store is writable by a real durable write; gives the store's time."""
         return self.one(CheckWritable())
 
-    def watch(self, *topics: str) -> Watch:
+    def watch(self, *topics: str, tenant: str = LOCAL_TENANT) -> Watch:
         """Register before reading what you wait for, then wait: no change in between is missed."""
         return Watch(self.signals, topics)
 
@@ -83,18 +85,15 @@ class AsyncStore:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._boxes: WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox] = WeakKeyDictionary()
+        self._box: Mailbox | None = None
 
     def start(self, ops: Sequence[Op[Any]], *, tenant: str = LOCAL_TENANT) -> SteadyFuture:
         """Send a batch on its way; the future outlives the task that awaits it."""
-        from asyncio import get_running_loop
+        box = self._box
+        if box is None or not box.is_of_this_loop():
+            from holdfast.stores.steady import Mailbox
 
-        from holdfast.stores.steady import Mailbox
-
-        loop = get_running_loop()
-        box = self._boxes.get(loop)
-        if box is None:
-            box = self._boxes[loop] = Mailbox(loop)
+            box = self._box = Mailbox()
         future = box.future()
         self.store.submit(ops, box.answer(future), tenant=tenant)
         return future
@@ -109,8 +108,8 @@ class AsyncStore:
     async def check(self) -> int:
         return await self.one(CheckWritable())
 
-    def watch(self, *topics: str) -> Watch:
-        return self.store.watch(*topics)
+    def watch(self, *topics: str, tenant: str = LOCAL_TENANT) -> Watch:
+        return self.store.watch(*topics, tenant=tenant)
 
     async def close(self) -> None:
         from asyncio import to_thread
@@ -124,6 +123,14 @@ class AsyncStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def only_reads(ops: Sequence[Op[Any]]) -> bool:
+    """Whether a batch changes nothing, so that it need not wait for a writer."""
+    for op in ops:  # noqa: SIM110 - a generator would cost more than all else that is asked of a lone step here
+        if not op.reads:
+            return False
+    return True
 
 
 class Signals:
@@ -154,6 +161,11 @@ class Signals:
     @property
     def watched(self) -> bool:
         return bool(self._watches)
+
+    @property
+    def topics(self) -> set[str]:
+        with self._lock:
+            return set(self._watches)
 
     def wake(self, topic: str) -> None:
         if self._watches:
@@ -200,7 +212,8 @@ class Watch:
             self._event.clear()
             return True
         try:
-            await asyncio.wait_for(future, timeout)
+            async with asyncio.timeout(timeout):  # wait_for of Python 3.11 can swallow a cancellation
+                await future
         except TimeoutError:
             return False
         self._event.clear()

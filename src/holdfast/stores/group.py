@@ -17,13 +17,16 @@ import time
 from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from typing import Any
 
+from holdfast.errors import StoreUnavailable
 from holdfast.ops import Op
 
 Done = Callable[[list[Any] | BaseException], None]
 
 MAX_GROUP = 256
+_CLOSED = "the store is closed."
 
 
 class Request:
@@ -43,19 +46,23 @@ class Request:
 class GroupCommitter:
     """``commit(group)`` must give every request of the group its outcome, or raise and give none."""
 
-    def __init__(self, commit: Callable[[list[Request]], None]) -> None:
+    def __init__(self, commit: Callable[[list[Request]], None], name: str = "holdfast-writer") -> None:
         self._commit = commit
+        self._name = name
         self._mutex = allocate_lock()
         self._queue: deque[Request] = deque()
         self._led = False
         self._shared = False
         self._closed = False
+        self._ended = False
         self._thread: threading.Thread | None = None
-        self._work = threading.Semaphore(0)
+        self._work: SimpleQueue[None] = SimpleQueue()  # one item for each turn of the thread; it is all C
 
     def execute(self, ops: Sequence[Op[Any]], tenant: str) -> list[Any]:
         request = Request(ops, tenant, None)
         with self._mutex:
+            if self._ended:
+                raise StoreUnavailable(_CLOSED)
             leads = not self._led
             self._led = True
             if not leads:
@@ -75,25 +82,36 @@ class GroupCommitter:
 
     def submit(self, ops: Sequence[Op[Any]], tenant: str, done: Done) -> None:
         with self._mutex:
+            if self._ended:
+                done(StoreUnavailable(_CLOSED))
+                return
             self._queue.append(Request(ops, tenant, done))
             leads = not self._led
             self._led = True
             if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="holdfast-writer", daemon=True)
+                self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
                 self._thread.start()
         if leads:
-            self._work.release()
+            self._work.put(None)
 
     def close(self) -> None:
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is threading.current_thread():
+            return  # from the answer to a batch: it leads, and cannot wait for itself
+        if thread is not None:
             self._closed = True
-            self._work.release()
+            self._work.put(None)
             thread.join()
+        # Whoever is in the middle of a commit comes to its end before the connections under it are closed.
+        while not self._ended:
+            with self._mutex:
+                self._ended = not self._led
+            if not self._ended:
+                time.sleep(0.0005)
 
     def _serve(self) -> None:
         while True:
-            self._work.acquire()
+            self._work.get()
             if self._queue:
                 self._lead(None)
             elif self._closed:
@@ -140,6 +158,6 @@ class GroupCommitter:
             heir = self._queue[0]
         heir.leads = True
         if heir.gate is None:
-            self._work.release()
+            self._work.put(None)
         else:
             heir.gate.release()

@@ -18,7 +18,7 @@ from typing import Any
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, InvalidInput, StoreUnavailable
 from holdfast.ops import Op
-from holdfast.stores.base import LOCAL_TENANT, Store, Watch
+from holdfast.stores.base import LOCAL_TENANT, Store, Watch, only_reads
 from holdfast.stores.group import Done, GroupCommitter, Request
 from holdfast.stores.plans.checks import check_text
 from holdfast.stores.postgres_courses import Course, transact
@@ -29,7 +29,7 @@ from holdfast.stores.postgres_pool import Dialer, Pool
 from holdfast.stores.postgres_schema import prepare_schema
 from holdfast.stores.postgres_url import read_url
 from holdfast.stores.postgres_writer import Writer, blame, notify_params
-from holdfast.stores.sql import load_queries
+from holdfast.stores.sql import Query, load_queries
 
 _TRIES = 3
 
@@ -118,7 +118,7 @@ class PostgresStore(Store):
     def execute(self, ops: Sequence[Op[Any]], *, tenant: str = LOCAL_TENANT) -> list[Any]:
         self._enter()
         check_text(ops, tenant)
-        if all(op.reads for op in ops):
+        if only_reads(ops):
             return self._read(ops, tenant)
         return self._committer.execute(ops, tenant)
 
@@ -129,14 +129,14 @@ class PostgresStore(Store):
         except HoldfastError as error:
             done(error)
             return
-        if all(op.reads for op in ops):
+        if only_reads(ops):
             self._reader_threads().submit(self._read_for, ops, tenant, done)
         else:
             self._committer.submit(ops, tenant, done)
 
-    def watch(self, *topics: str) -> Watch:
+    def watch(self, *topics: str, tenant: str = LOCAL_TENANT) -> Watch:
         self._enter()
-        watch = super().watch(*topics)
+        watch = super().watch(*topics, tenant=tenant)
         self._listener.start()
         return watch
 
@@ -200,8 +200,8 @@ class PostgresStore(Store):
         if len(ops) == 1:
             course = Course(ops, common)
             while course.queries is not None:
-                asked = course.queries
-                course.take([link.one(statements[q.name], {**q.params, **common}) for q in asked])
+                asked = [query for query in course.queries if isinstance(query, Query)]  # a read inserts no rows
+                course.take([link.one(statements[query.name], {**query.params, **common}) for query in asked])
             return course.results
         courses = [Course([op], common) for op in ops]
         transact(link, statements, courses, begin=BEGIN_READING)

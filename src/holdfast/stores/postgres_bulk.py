@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.ops import RecordStep
@@ -38,25 +38,26 @@ _STEPS: Columns = (
     ("seal_s", pack_bytes),
     ("tally_s", pack_ints),
 )
+# Those of `insert_events_at_once`, in the order of `insert_event`.
 _EVENTS: Columns = (
-    ("tenant", pack_texts),
-    ("intent_id", pack_texts),
-    ("seq", pack_ints),
-    ("event_type", pack_texts),
-    ("status", pack_texts),
-    ("at", pack_ints),
-    ("attempt", pack_ints),
-    ("actor", pack_texts),
-    ("details", pack_texts),
-    ("data", pack_bytes),
-    ("digest", pack_bytes),
-    ("note_id", pack_texts),
+    ("tenant_s", pack_texts),
+    ("intent_id_s", pack_texts),
+    ("seq_s", pack_ints),
+    ("event_type_s", pack_texts),
+    ("status_s", pack_texts),
+    ("at_s", pack_ints),
+    ("attempt_s", pack_ints),
+    ("actor_s", pack_texts),
+    ("details_s", pack_texts),
+    ("data_s", pack_bytes),
+    ("digest_s", pack_bytes),
+    ("note_id_s", pack_texts),
 )
 
 
-def events_params(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The parameters of `insert_event` for several events, as those of `insert_events_at_once`."""
-    return {f"{name}_s": pack([event[name] for event in events]) for name, pack in _EVENTS}
+def events_params(events: Sequence[Row]) -> dict[str, Any]:
+    """Events, each with its tenant in front, as arrays."""
+    return _as_arrays(_EVENTS, events)
 
 
 def is_step(request: Request) -> bool:
@@ -68,7 +69,11 @@ def is_step(request: Request) -> bool:
 def steps_params(requests: Sequence[Request]) -> dict[str, Any]:
     """All steps as arrays, by intent: whoever else locks several intents does so in the same order."""
     rows = sorted([_row(request) for request in requests], key=lambda row: row[1])
-    return {name: pack(column) for (name, pack), column in zip(_STEPS, zip(*rows, strict=True), strict=True)}
+    return _as_arrays(_STEPS, rows)
+
+
+def _as_arrays(columns: Columns, rows: Sequence[Row]) -> dict[str, Any]:
+    return {name: pack(column) for (name, pack), column in zip(columns, zip(*rows, strict=True), strict=True)}
 
 
 def written_steps(requests: Sequence[Request], rows: list[Row]) -> list[Request]:

@@ -15,7 +15,7 @@ from holdfast.stores.group import Request
 from holdfast.stores.plans import plan_for
 from holdfast.stores.postgres_bulk import events_params, steps_params
 from holdfast.stores.postgres_link import BEGIN, COMMIT, Batch, Link, Refused, Statement
-from holdfast.stores.sql import Plan, Query, Together
+from holdfast.stores.sql import Plan, Query, Row, Rows, Together
 
 Common = dict[str, Any]
 
@@ -30,7 +30,7 @@ class Course:
 
     def __init__(self, todo: Iterable[ops.Op[Any]], common: Common) -> None:
         self.common = common
-        self.queries: list[Query] | None = None
+        self.queries: Sequence[Query | Rows] | None = None
         self.last = False
         self.results: list[Any] = []
         self.topics: list[str] = []
@@ -73,6 +73,13 @@ class Course:
 DECIDED_AT_ONCE = frozenset({ops.RecordStep, ops.SettleStep, ops.RenewLease, ops.PutPiece, ops.CheckWritable})
 
 
+def only_query(plan: Plan[Any]) -> Query:
+    """What the plan of an operation that is decided at once asks."""
+    asked = next(plan)
+    assert isinstance(asked, Query)  # noqa: S101 - that is what DECIDED_AT_ONCE says
+    return asked
+
+
 class Volley(Course):
     """Operations that are each decided at once: all of their questions travel together."""
 
@@ -84,11 +91,7 @@ class Volley(Course):
         self.results = []
         self.topics = []
         self._plans = [plan_for(op) for op in todo]
-        self.queries = []
-        for plan in self._plans:
-            asked = next(plan)
-            assert isinstance(asked, Query)  # noqa: S101 - that is what DECIDED_AT_ONCE says
-            self.queries.append(asked)
+        self.queries = [only_query(plan) for plan in self._plans]
 
     def take(self, answers: list[Any]) -> None:
         for plan, answer in zip(self._plans, answers, strict=True):
@@ -162,21 +165,18 @@ def _gather(courses: Sequence[Course], statements: dict[str, Statement], batch: 
     """Put what courses ask into a batch; gives where in it the answers will be. All events go as one:
     nobody looks at the answer, and if one cannot be written, nothing is."""
     places: list[list[int | None]] = []
-    events = []
+    events: list[Row] = []
     for course in courses:
         found: list[int | None] = []
-        for name, params in course.queries or ():
-            values = {**params, **course.common}
-            if name == "insert_event":
-                events.append(values)
+        for asked in course.queries or ():
+            if isinstance(asked, Rows):
+                events += [(course.common["tenant"], *row) for row in asked.rows]
                 found.append(None)
             else:
                 found.append(len(batch))
-                batch.append((statements[name], values))
+                batch.append((statements[asked.name], {**asked.params, **course.common}))
         places.append(found)
-    if len(events) == 1:
-        batch.append((statements["insert_event"], events[0]))
-    elif events:
+    if events:
         batch.append((statements["insert_events_at_once"], events_params(events)))
     return places
 

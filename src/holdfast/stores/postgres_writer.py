@@ -30,6 +30,7 @@ from holdfast.stores.postgres_courses import (
     Course,
     Steps,
     Volley,
+    only_query,
     transact,
     waves,
 )
@@ -37,7 +38,6 @@ from holdfast.stores.postgres_errors import PASSING, READ_ONLY, STALE, explain
 from holdfast.stores.postgres_link import Batch, Link, Lost, Refused, Statement, Unconfirmed, pack_texts
 from holdfast.stores.postgres_listener import EVERYBODY
 from holdfast.stores.postgres_pool import Dialer
-from holdfast.stores.sql import Query
 
 declare("postgres.before_send", "postgres.after_commit")
 
@@ -159,8 +159,7 @@ class Writer:
 
     def _at_once(self, link: Link, request: Request) -> None:
         plan = plan_for(request.ops[0])
-        asked = next(plan)
-        assert isinstance(asked, Query)  # noqa: S101 - that is what DECIDED_AT_ONCE says
+        asked = only_query(plan)
         params = {**asked.params, **self._common(request)}
         answer = link.one(self._statements[asked.name], params, commits=True)
         try:

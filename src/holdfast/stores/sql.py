@@ -28,6 +28,13 @@ class Query(NamedTuple):
     params: Params
 
 
+class Rows(NamedTuple):
+    """Insert rows by a named query, all by one statement; each holds the query's values after the tenant, in order."""
+
+    name: str
+    rows: list[Row]
+
+
 class Together(NamedTuple):
     """Run queries in order, none of which needs another's answer; the answer is the list of theirs.
 
@@ -35,7 +42,7 @@ class Together(NamedTuple):
     which every question is a journey may send the commit along.
     """
 
-    queries: list[Query]
+    queries: Sequence[Query | Rows]
     last: bool = False
 
 
@@ -67,8 +74,8 @@ def query(name: str, /, **params: Any) -> Query:
     return Query(name, params)
 
 
-def together(*queries: Query, last: bool = False) -> Plan[list[Any]]:
-    answers: list[Any] = yield Together(list(queries), last)
+def together(*queries: Query | Rows, last: bool = False) -> Plan[list[Any]]:
+    answers: list[Any] = yield Together(queries, last)
     return answers
 
 
@@ -144,6 +151,13 @@ def by_position(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 @cache
+def of_many_rows(text: str, rows: int) -> str:
+    """An INSERT of one row of values as one of many, with plain placeholders."""
+    head, word, values = by_position(text)[0].partition("VALUES")
+    return f"{head}{word}{', '.join([values] * rows)}"
+
+
+@cache
 def load_queries(dialect: Dialect, schema: str = "") -> dict[str, str]:
     """Every named query of this dialect."""
     blocks: list[Block] = []
@@ -184,7 +198,7 @@ def load_migrations(dialect: Dialect, schema: str = "") -> list[Migration]:
     return found
 
 
-def drive(plan: Plan[T], run: Callable[[Query], Any], notify: Callable[[str], None]) -> T:
+def drive(plan: Plan[T], run: Callable[[Query | Rows], Any], notify: Callable[[str], None]) -> T:
     """Run a plan to its end, blocking."""
     answer: Any = None
     try:

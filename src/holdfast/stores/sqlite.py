@@ -28,14 +28,14 @@ from holdfast.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from holdfast.ops import Op, RecordStep
-from holdfast.stores.base import LOCAL_TENANT, Store
+from holdfast.ops import Op, RecordStep, SettleStep
+from holdfast.stores.base import LOCAL_TENANT, Store, only_reads
 from holdfast.stores.files import WriterLock, prepare
 from holdfast.stores.group import Done, GroupCommitter, Request
 from holdfast.stores.plans import plan_for
 from holdfast.stores.plans.checks import check_text
-from holdfast.stores.plans.journal import RECORD_ORDER, record_values
-from holdfast.stores.sql import Query, by_position, drive, load_migrations, load_queries
+from holdfast.stores.plans.journal import RECORD_ORDER, record_params, record_values
+from holdfast.stores.sql import Query, Rows, by_position, drive, load_migrations, load_queries, of_many_rows
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -176,7 +176,7 @@ class SqliteStore(Store):
         if self._closed:
             raise StoreUnavailable(f"{self.url} is closed.")
         check_text(ops, tenant)
-        if all(op.reads for op in ops):
+        if only_reads(ops):
             return self._read(ops, tenant)
         return self._committer.execute(ops, tenant)
 
@@ -191,7 +191,7 @@ class SqliteStore(Store):
         except InvalidInput as error:
             done(error)
             return
-        if self.path is not None and all(op.reads for op in ops):
+        if self.path is not None and only_reads(ops):
             self._read_elsewhere(ops, tenant, done)
         else:
             self._committer.submit(ops, tenant, done)
@@ -273,21 +273,30 @@ class SqliteStore(Store):
         common = {"tenant": tenant, "now": now}
         queries = self._queries
 
-        def run(query: Query) -> Any:
+        def run(query: Query | Rows) -> Any:
+            if isinstance(query, Rows):
+                values = [value for row in query.rows for value in (tenant, *row)]
+                return connection.execute(of_many_rows(queries[query.name], len(query.rows)), values).rowcount
             cursor = connection.execute(queries[query.name], {**query.params, **common})
             return cursor.fetchall() if cursor.description else cursor.rowcount
 
         results: list[Any] = []
         for op in ops:
-            if type(op) is RecordStep and self._record_quickly(connection, op, tenant, now):
+            if isinstance(op, (RecordStep, SettleStep)) and self._write_quickly(connection, op, tenant, now):
                 results.append(None)
             else:
                 results.append(drive(plan_for(op), run, topics.append))
         return results
 
-    def _record_quickly(self, connection: sqlite3.Connection, op: RecordStep, tenant: str, now: int) -> bool:
+    def _write_quickly(
+        self, connection: sqlite3.Connection, op: RecordStep | SettleStep, tenant: str, now: int
+    ) -> bool:
         """The hot path: one statement; False, with nothing written, where the plan has to say why not."""
-        return connection.execute(self._record, record_values(op, tenant, now)).rowcount == 1
+        if isinstance(op, RecordStep):
+            cursor = connection.execute(self._record, record_values(op, tenant, now))
+        else:
+            cursor = connection.execute(self._queries["settle_step"], {"tenant": tenant, **record_params(op)})
+        return cursor.rowcount == 1
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -348,13 +357,13 @@ class SqliteStore(Store):
         return True
 
     def _record_alone(self, request: Request) -> bool:
-        """A lone step is a transaction of one statement, which commits by itself."""
+        """A lone step, or its ending, is a transaction of one statement, which commits by itself."""
         op = request.ops[0] if len(request.ops) == 1 else None
-        if type(op) is not RecordStep:
+        if not isinstance(op, (RecordStep, SettleStep)):
             return False
         failpoint("sqlite.before_commit")
         try:
-            if not self._record_quickly(self._writer, op, request.tenant, self.clock.now_us()):
+            if not self._write_quickly(self._writer, op, request.tenant, self.clock.now_us()):
                 return False
         except sqlite3.Error as error:
             request.outcome = self._refusal(error, at_commit=True)

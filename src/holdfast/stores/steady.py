@@ -29,12 +29,15 @@ class SteadyFuture(asyncio.Future[list[Any]]):
 
 
 class Mailbox:
-    """Carries the answers of a whole group to a loop with one wake-up: each costs a system call."""
+    """Carries the answers of a whole group to the running loop with one wake-up: each costs a system call."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._post: deque[tuple[SteadyFuture, Outcome]] = deque()
         self._called = False
+
+    def is_of_this_loop(self) -> bool:
+        return asyncio.get_running_loop() is self._loop
 
     def future(self) -> SteadyFuture:
         return SteadyFuture(loop=self._loop)

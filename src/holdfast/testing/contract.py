@@ -40,6 +40,7 @@ from holdfast.testing.contract_journal import (
 from holdfast.testing.contract_kit import AsyncDriver, BlockingDriver, Driver, case_ids
 from holdfast.testing.contract_laws import BatchRules, FenceRules, RepeatRules, TableRules, TenantRules
 from holdfast.testing.contract_leases import ClaimRules, LeaseRules, OpenRules, ReleaseRules
+from holdfast.testing.contract_records import MoveRules, OwnerRules, RecordRules, TimerRules
 from holdfast.testing.contract_values import ValueRules
 
 __all__ = ["AsyncDriver", "BlockingDriver", "Driver", "StoreContract"]
@@ -74,6 +75,10 @@ class StoreContract(
     TenantRules,
     BatchRules,
     ValueRules,
+    RecordRules,
+    TimerRules,
+    MoveRules,
+    OwnerRules,
 ):
     """Every rule that a store keeps; each test's name is the rule."""
 

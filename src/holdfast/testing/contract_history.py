@@ -23,10 +23,10 @@ from holdfast.ops import (
     ReadJournal,
     ReadPiece,
     ReviveIntent,
+    SuspendIntent,
     Sweep,
 )
 from holdfast.testing.contract_kit import (
-    AGENT,
     Driver,
     cases,
     check_history,
@@ -237,7 +237,7 @@ class PruneRules:
 
 class WatchRules:
     async def test_a_watch_wakes_on_a_new_intent_for_its_address(self, driver: Driver) -> None:
-        with driver.watch(f"agent:{AGENT}") as watch:
+        with driver.watch("agent:demo") as watch:
             await create(driver)
             assert await driver.woken(watch)
 
@@ -251,7 +251,8 @@ class WatchRules:
     @cases(run="intent", worker="agent")
     async def test_a_watch_wakes_on_an_answer(self, driver: Driver, case: str) -> None:
         world = await make_world(driver)
-        topic = f"intent:{world.intent_id}" if case == "intent" else f"agent:{AGENT}"
+        await driver.do(SuspendIntent(lease=world.lease, waiting_reason="WAITING_FOR_HUMAN", keys=["approve"]))
+        topic = f"intent:{world.intent_id}" if case == "intent" else "agent:demo"
         with driver.watch(topic) as watch:
             await driver.do(AnswerDecision(journal_id=world.journal_id, key="approve", outcome="yes"))
             assert await driver.woken(watch)

@@ -28,11 +28,13 @@ from holdfast.ops import (
     Lease,
     ListDecisions,
     ListIntents,
+    ListRecords,
     NewIntent,
     Op,
     OpenIntent,
     PutCheckpoint,
     PutPiece,
+    PutRecord,
     ReadCheckpoints,
     ReadEvents,
     ReadJournal,
@@ -97,7 +99,7 @@ class Driver(ABC):
         self.store.clock.advance(seconds)
 
     def watch(self, *topics: str) -> Watch:
-        return self.store.watch(*topics)
+        return self.store.watch(*topics, tenant=self.tenant)
 
     async def check_histories(self) -> None:
         """What must hold of every intent after any test."""
@@ -242,6 +244,7 @@ async def dump(driver: Driver, *, tenant: str | None = None) -> dict[str, Any]:
         held[f"steps {journal_id}"] = steps
         held[f"live steps {journal_id}"] = await read(ReadJournal(journal_id=journal_id))
         held[f"checkpoints {journal_id}"] = await read(ReadCheckpoints(journal_id=journal_id, limit=10_000))
+    held["records"] = await read(ListRecords(kind="doc", limit=10_000))
     held["decisions"] = await read(ListDecisions(pending=False, limit=10_000))
     for owner, journal_id, blob_id, number in sorted(driver.pieces):
         if owner == chosen:
@@ -371,5 +374,6 @@ async def make_world(driver: Driver, **fields: Any) -> World:
         PutPiece(journal_id=name, blob_id="blob-1", number=0, data=b"piece"),
         PutCheckpoint(lease=lease, checkpoint=checkpoint(lease, 1, blob_id="blob-1")),
         AppendEvent(intent_id=name, lease=lease, note_id="note-1", event_type="intent.noted", details={"n": 1}),
+        PutRecord(kind="doc", record_id=name, body=b"first", write_id="w-1", expected=0, belongs_to=name),
     )
     return world

@@ -261,7 +261,20 @@ class RepeatRules:
 
 # --- tenants -------------------------------------------------------------------------------------
 
-ASKING_FOR_ANY = frozenset({"claim", "list", "list_by_label", "decisions", "sweep", "prune"})
+ASKING_FOR_ANY = frozenset(
+    {
+        "addresses",
+        "claim",
+        "decisions",
+        "due_records",
+        "list",
+        "list_by_label",
+        "list_records",
+        "prune",
+        "release_owner",
+        "sweep",
+    }
+)
 
 
 class TenantRules:
@@ -298,6 +311,8 @@ class TenantRules:
                 for name, plain in names.items():
                     text = text.replace(name, plain)
                 return type(error), text
+            if isinstance(result, ops.Measures):
+                return type(result), result.open_by_status, result.claimable
             return type(result), getattr(result, "existed", None), result if isinstance(result, list) else None
 
         seen = await outcome(world)

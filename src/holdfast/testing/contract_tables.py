@@ -85,6 +85,18 @@ UNLEASED: dict[str, Callable[[World], Op[Any]]] = {
         intent_id=w.intent_id, lease=None, note_id="note-1", event_type="intent.noted"
     ),
     "prune": lambda w: ops.Prune(keep_latest=0),
+    "move": lambda w: ops.MoveIntent(
+        intent_id=w.intent_id, status=Status.WAITING, note_id="moved", waiting_reason="WAITING_FOR_TIME"
+    ),
+    "release_owner": lambda w: ops.ReleaseOwner(owner="worker-1", reason="it is dead"),
+    "addresses": lambda w: ops.ListAddresses(),
+    "put_record": lambda w: ops.PutRecord(kind="doc", record_id=w.intent_id, body=b"next", write_id="w-2", expected=1),
+    "get_record": lambda w: ops.GetRecord(kind="doc", record_id=w.intent_id),
+    "list_records": lambda w: ops.ListRecords(kind="doc"),
+    "due_records": lambda w: ops.DueRecords(),
+    "delete_record": lambda w: ops.DeleteRecord(kind="doc", record_id=w.intent_id),
+    "next_due": lambda w: ops.NextDue(),
+    "measure": lambda w: ops.Measure(),
     "check": lambda w: ops.CheckWritable(),
 }
 
@@ -189,6 +201,13 @@ async def _prune_of_some(driver: Driver) -> Op[Any]:
     return ops.Prune(keep_latest=1)
 
 
+async def _move_of_one(driver: Driver) -> Op[Any]:
+    intent = await create(driver)
+    return ops.MoveIntent(
+        intent_id=intent.intent_id, status=Status.WAITING, note_id="moved", waiting_reason="WAITING_FOR_TIME"
+    )
+
+
 # Each write with its kind and a scene in which it has something to do.
 REPEATS: dict[str, tuple[type[Op[Any]], Callable[[Driver], Awaitable[Op[Any]]]]] = {
     "create": (ops.CreateIntent, _just(lambda: ops.CreateIntent(new=new_intent(labels={"a": "b"})))),
@@ -229,8 +248,12 @@ REPEATS: dict[str, tuple[type[Op[Any]], Callable[[Driver], Awaitable[Op[Any]]]]]
     ),
     "note": (ops.AppendEvent, _in_world("note")),
     "prune": (ops.Prune, _prune_of_some),
+    "move": (ops.MoveIntent, _move_of_one),
+    "release_owner": (ops.ReleaseOwner, _in_world("release_owner")),
+    "put_record": (ops.PutRecord, _in_world("put_record")),
+    "delete_record": (ops.DeleteRecord, _in_world("delete_record")),
     "check": (ops.CheckWritable, _just(ops.CheckWritable)),
 }
 
 # Their answer tells what was done or what time it is, so a repeat answers differently.
-COUNTING = (ops.Sweep, ops.Prune, ops.RenewLease, ops.CheckWritable)
+COUNTING = (ops.Sweep, ops.Prune, ops.ReleaseOwner, ops.RenewLease, ops.CheckWritable)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast import ops
-from holdfast.stores.plans import checkpoints, decisions, history, intents, journal, leases
+from holdfast.stores.plans import checkpoints, decisions, history, intents, journal, leases, records
 from holdfast.stores.sql import Plan
 
 _PLANS: dict[type[Any], Callable[[Any], Plan[Any]]] = {
@@ -15,11 +15,14 @@ _PLANS: dict[type[Any], Callable[[Any], Plan[Any]]] = {
     ops.ListIntents: intents.list_page,
     ops.FinishIntent: intents.finish,
     ops.ReviveIntent: intents.revive,
+    ops.MoveIntent: records.move,
     ops.SetTypePolicy: intents.set_type_policy,
     ops.Claim: leases.claim,
     ops.OpenIntent: leases.open_intent,
     ops.RenewLease: leases.renew,
     ops.ReleaseIntent: leases.release,
+    ops.ReleaseOwner: records.release_owner,
+    ops.ListAddresses: records.addresses,
     ops.Sweep: leases.sweep,
     ops.ReadJournal: journal.read,
     ops.RecordStep: journal.record,
@@ -37,6 +40,13 @@ _PLANS: dict[type[Any], Callable[[Any], Plan[Any]]] = {
     ops.ReadEvents: history.read,
     ops.AppendEvent: history.append,
     ops.Prune: history.prune,
+    ops.PutRecord: records.put,
+    ops.GetRecord: records.get,
+    ops.ListRecords: records.list_page,
+    ops.DueRecords: records.due,
+    ops.DeleteRecord: records.delete,
+    ops.NextDue: records.next_due,
+    ops.Measure: records.measure,
     ops.CheckWritable: history.check_writable,
 }
 

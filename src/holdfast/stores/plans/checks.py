@@ -7,7 +7,10 @@ them in the same words, in the thread of the caller who is to blame.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from enum import Enum
+from functools import cache
+from types import NoneType
+from typing import Any, get_args
 
 import msgspec
 
@@ -36,9 +39,10 @@ def _walk(name: str, value: Any) -> None:
         if not value.isascii() or "\0" in value:
             _check(name, value)
     elif isinstance(value, msgspec.Struct):
-        for field in value.__struct_fields__:
-            if field not in _FREE:
-                _walk(f"{name}.{field}" if name else field, getattr(value, field))
+        for field in _fields_with_text(type(value)):
+            item = getattr(value, field)
+            if not (item is None or (type(item) is str and item.isascii() and "\0" not in item)):
+                _walk(f"{name}.{field}" if name else field, item)
     elif isinstance(value, dict):
         for key, item in value.items():
             _walk(name, key)
@@ -46,6 +50,20 @@ def _walk(name: str, value: Any) -> None:
     elif isinstance(value, list | tuple):
         for item in value:
             _walk(name, item)
+
+
+@cache
+def _fields_with_text(cls: type[msgspec.Struct]) -> tuple[str, ...]:
+    fields = msgspec.structs.fields(cls)
+    return tuple(f.name for f in fields if f.name not in _FREE and _may_hold_text(f.type))
+
+
+def _may_hold_text(kind: Any) -> bool:
+    inner = get_args(kind)
+    if inner:
+        return any(map(_may_hold_text, inner))
+    textless = kind in (int, float, bool, bytes, NoneType) or (isinstance(kind, type) and issubclass(kind, Enum))
+    return not textless
 
 
 def _check(name: str, value: str) -> None:

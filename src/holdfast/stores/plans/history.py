@@ -38,7 +38,7 @@ def append(op: AppendEvent) -> Plan[int]:
 
 
 # The intent first: the history of one that is there cannot be deleted.
-_OF_INTENT = ("delete_intent", "delete_events", "delete_labels")
+_OF_INTENT = ("delete_intent", "delete_events", "delete_labels", "delete_records_of")
 _OF_JOURNAL = ("delete_steps", "delete_decisions", "delete_checkpoints", "delete_pieces")
 
 

@@ -29,7 +29,7 @@ from holdfast.stores.plans.rows import (
     topic_of_address,
     topic_of_intent,
 )
-from holdfast.stores.sql import Notify, Plan, Query, Row, at_most, change, fetch, fetch_one, query, together
+from holdfast.stores.sql import Notify, Plan, Query, Row, Rows, at_most, change, fetch, fetch_one, query, together
 
 DEFAULT_DELIVERY_ATTEMPTS = 3
 _EVENT_OF = {
@@ -98,7 +98,7 @@ def find_or_build(new: NewIntent) -> Plan[tuple[Moment, bool]]:
     return moment, False
 
 
-def insert(moment: Moment, *before: Query) -> Plan[None]:
+def insert(moment: Moment, *before: Query | Rows) -> Plan[None]:
     """Write a fresh intent, and end the plan.
 
     Where somebody was first since the plan looked, the database refuses it as a duplicate; the
@@ -222,7 +222,6 @@ def revive(op: ReviveIntent) -> Plan[Created]:
     if taken:
         raise Conflict(f"intent id {op.new_id} is taken; revive with a fresh one.", intent_id=op.new_id)
     closing = Moment(old, now)
-    closing.set(superseded_by=op.new_id)
     closing.tell("intent.revived", actor=op.actor, details={"as": op.new_id})
     yield Notify(topic_of_intent(old.intent_id))
     fresh = msgspec.structs.replace(
@@ -250,7 +249,8 @@ def revive(op: ReviveIntent) -> Plan[Created]:
     moment.tell("intent.created", actor=op.actor, details={"revived_from": old.intent_id})
     moment.move(Status.SUBMITTED, "intent.submitted")
     moment.move(Status.DELIVERED, "intent.delivered")
-    yield from insert(moment, closing.update(), *closing.event_queries())
+    supersede = query("supersede_intent", intent_id=old.intent_id, superseded_by=op.new_id)
+    yield from insert(moment, supersede, closing.update(), *closing.event_queries())
     return Created(moment.intent, False)
 
 

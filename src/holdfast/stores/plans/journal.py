@@ -66,12 +66,36 @@ RECORD_ORDER = (
 
 
 def record_values(op: RecordStep, tenant: str, now: int) -> tuple[Any, ...]:
-    """The parameters of the most frequent statement, in RECORD_ORDER."""
+    """The parameters of the most frequent statement, in RECORD_ORDER.
+
+    As bytearrays: for each value that is bytes, sqlite3 looks for an adapter first, and in vain.
+    """
     step, lease = op.step, op.lease
+    result = step.result
     return (
-        *(tenant, lease.intent_id, lease.attempt, lease.token, op.journal_id, now, tenant, step.key, step.generation),
-        *(step.position, step.kind, step.name, step.scope, step.status._value_, step.input_hash, step.preview),
-        *(step.result, step.error, step.blob_id, step.attempt, step.started_at, step.finished_at, step.seal),
+        tenant,
+        lease.intent_id,
+        lease.attempt,
+        lease.token,
+        op.journal_id,
+        now,
+        tenant,
+        step.key,
+        step.generation,
+        step.position,
+        step.kind,
+        step.name,
+        step.scope,
+        step.status._value_,
+        bytearray(step.input_hash),
+        bytearray(step.preview),
+        None if result is None else bytearray(result),
+        step.error,
+        step.blob_id,
+        step.attempt,
+        step.started_at,
+        step.finished_at,
+        bytearray(step.seal),
         step.tally,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from types import NoneType
 from typing import Any
 
@@ -11,7 +12,7 @@ from holdfast.errors import AlreadyFinished, Conflict, Damaged, Fenced, InvalidI
 from holdfast.intents import Event, Intent, Status, chain, check_transition
 from holdfast.journal import Step, StepStatus
 from holdfast.ops import Checkpoint, Decision, Lease
-from holdfast.stores.sql import Notify, Plan, Query, Row, fetch_one, query, together
+from holdfast.stores.sql import Notify, Plan, Query, Row, Rows, fetch_one, query, together
 
 _INTENT_FIELDS = tuple(f.name for f in msgspec.structs.fields(Intent))
 _COLUMNS = len(_INTENT_FIELDS)
@@ -89,7 +90,8 @@ def topic_of_intent(intent_id: str) -> str:
 
 
 def topic_of_address(address: str) -> str:
-    return f"agent:{address}"
+    """By the last name alone: a worker may listen by it, whatever the address was written like."""
+    return f"agent:{address.rpartition('/')[2]}"
 
 
 def lock(intent_id: str) -> Plan[tuple[Intent, int]]:
@@ -150,13 +152,15 @@ class Moment:
     """The events and the new columns of one change, gathered, then written together."""
 
     def __init__(self, intent: Intent, now: int) -> None:
-        self.before = intent
-        self.intent = intent
+        self.intent = copy(intent)  # nobody else's until it is written, so it is changed in place
         self.now = now
-        self.events: list[tuple[Event, str | None]] = []
+        self.events: list[Row] = []
+        self._expected_seq = intent.seq
 
     def set(self, **columns: Any) -> None:
-        self.intent = msgspec.structs.replace(self.intent, **columns)
+        intent = self.intent
+        for name, value in columns.items():
+            msgspec.structs.force_setattr(intent, name, value)
 
     def move(self, status: Status, event_type: str, **event: Any) -> None:
         """Change the status as the table allows, and tell it."""
@@ -188,7 +192,21 @@ class Moment:
             data=data,
         )
         digest = chain(intent.head, event)
-        self.events.append((msgspec.structs.replace(event, digest=digest), note_id))
+        self.events.append(
+            (
+                event.intent_id,
+                event.seq,
+                event_type,
+                event.status._value_,
+                event.at,
+                event.attempt,
+                actor,
+                msgspec.json.encode(details).decode() if details else "{}",
+                data,
+                digest,
+                note_id,
+            )
+        )
         self.set(seq=event.seq, head=digest)
 
     def write(self, *before: Query, last: bool = True) -> Plan[Intent]:
@@ -198,14 +216,14 @@ class Moment:
 
     def update(self) -> Query:
         self.set(updated_at=self.now)
-        return Query("update_intent", {**as_columns(self.intent), "expected_seq": self.before.seq})
+        return Query("update_intent", {**as_columns(self.intent), "expected_seq": self._expected_seq})
 
-    def event_queries(self) -> list[Query]:
-        return [query("insert_event", **event_columns(event), note_id=note_id) for event, note_id in self.events]
+    def event_queries(self) -> list[Query | Rows]:
+        return [Rows("insert_event", self.events)] if self.events else []
 
 
 def write_all(moments: list[Moment], *before: Query, last: bool) -> Plan[None]:
-    asked = list(before)
+    asked: list[Query | Rows] = list(before)
     for moment in moments:
         asked.append(moment.update())
         asked += moment.event_queries()
@@ -213,31 +231,16 @@ def write_all(moments: list[Moment], *before: Query, last: bool) -> Plan[None]:
     answers = yield from together(*asked, last=last)
     for question, changed in zip(asked, answers, strict=True):
         # Not while the row is locked, as it always is; and were it not, the event's number would be taken.
-        if question.name == "update_intent" and changed != 1:
+        if isinstance(question, Query) and question.name == "update_intent" and changed != 1:
             raise Fenced(f"intent {question.params['intent_id']} changed meanwhile; nothing was written.")
 
 
 def as_columns(intent: Intent) -> dict[str, Any]:
-    columns = {name: getattr(intent, name) for name in _INTENT_FIELDS}
+    columns = msgspec.structs.asdict(intent)
     columns["labels"] = msgspec.json.encode(intent.labels).decode()
     columns["status"] = intent.status._value_
     columns["leased"] = int(intent.leased)
     return columns
-
-
-def event_columns(event: Event) -> dict[str, Any]:
-    return {
-        "intent_id": event.intent_id,
-        "seq": event.seq,
-        "event_type": event.event_type,
-        "status": event.status._value_,
-        "at": event.at,
-        "attempt": event.attempt,
-        "actor": event.actor,
-        "details": msgspec.json.encode(event.details).decode(),
-        "data": event.data,
-        "digest": event.digest,
-    }
 
 
 def plain(text: str) -> str:

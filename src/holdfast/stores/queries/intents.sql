@@ -61,19 +61,24 @@ INSERT INTO hf.intents (
 )
 
 -- name: update_intent
--- Every change of an intent's state goes through here, together with the events that tell of it.
+-- Every change of an intent's state goes through here, together with the events that tell of it. Who supersedes it
+-- is not among them: SQLite would write the index of runs anew with every change.
 UPDATE hf.intents SET
     status = :status, waiting_reason = :waiting_reason, attempt = :attempt, lost = :lost,
     claimable_at = :claimable_at, leased = :leased, lease_token = :lease_token, owner = :owner,
     updated_at = :updated_at, finished_at = :finished_at, result = :result, error = :error, reason = :reason,
-    total_steps = :total_steps, seq = :seq, head = :head, superseded_by = :superseded_by
+    total_steps = :total_steps, seq = :seq, head = :head
 WHERE tenant = :tenant AND intent_id = :intent_id AND seq = :expected_seq
+
+-- name: supersede_intent
+UPDATE hf.intents SET superseded_by = :superseded_by WHERE tenant = :tenant AND intent_id = :intent_id
 
 -- name: insert_label
 INSERT INTO hf.labels (tenant, name, value, intent_id) VALUES (:tenant, :name, :value, :intent_id)
 ON CONFLICT DO NOTHING
 
 -- name: insert_event
+-- SQLite writes several by repeating the row of values; PostgreSQL has insert_events_at_once.
 INSERT INTO hf.events (tenant, intent_id, seq, event_type, status, at, attempt, actor, details, data, digest, note_id)
 VALUES (:tenant, :intent_id, :seq, :event_type, :status, :at, :attempt, :actor, :details, :data, :digest, :note_id)
 

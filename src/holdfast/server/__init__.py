@@ -1,0 +1,1 @@
+"""The server: intents, journals and deliveries over HTTP, for agents on any machine."""
