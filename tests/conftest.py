@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 
+from holdfast.deciding import current_frame
 from tests import postgres_server
 
 # Their assertions then say what was compared, as a test's own do.
@@ -28,6 +29,13 @@ def postgres() -> Iterator[postgres_server.Server]:
     server = postgres_server.start(Path(tempfile.gettempdir()) / f"holdfast-tests-{run}")
     yield server
     server.stop()
+
+
+@pytest.fixture(autouse=True)
+def _no_run_is_left_current() -> Iterator[None]:
+    """A run that a test leaves open, as a crash would, is not the current one of the next test."""
+    yield
+    current_frame.set(None)
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.bench import places, report, run
-from tests.bench.rounds import Contender, Samples, alternate
 from tests.bench.remote import REMOTE_SECTIONS
+from tests.bench.rounds import Contender, Samples, alternate
 from tests.bench.sections import CORE_SECTIONS, FULL, Figure
 from tests.bench.targets import Verdict, judge
 

@@ -13,6 +13,7 @@ import httpx
 import pytest
 import respx
 
+from holdfast import platform_api
 from holdfast.errors import (
     AccessDenied,
     AlreadyFinished,
@@ -98,9 +99,21 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         taken.append(seconds)
         await really(0)
 
-    monkeypatch.setattr(time, "sleep", taken.append)
-    monkeypatch.setattr(asyncio, "sleep", soon)
+    # For this module alone: other tests' servers may be at work in threads of this process.
+    monkeypatch.setattr(platform_api, "time", Instead(time, taken.append))
+    monkeypatch.setattr(platform_api, "asyncio", Instead(asyncio, soon))
     return taken
+
+
+class Instead:
+    """A module whose ``sleep`` is another."""
+
+    def __init__(self, module: Any, sleep: Any) -> None:
+        self._module = module
+        self.sleep = sleep
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
 
 
 class Body(httpx.SyncByteStream, httpx.AsyncByteStream):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
-import ipaddress
 import signal
 import socket
 import ssl
@@ -16,10 +14,6 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from holdfast import wire
 from holdfast.errors import InvalidInput
@@ -29,6 +23,7 @@ from holdfast.stores import AsyncStore, open_store
 from tests.server.conftest import Starter
 from tests.server.live import settings_for
 from tests.server.test_receipt import connected, read_answer
+from tests.stores.certificates import self_signed
 
 
 def make_key(store_url: str, **options: Any) -> tuple[keys.Key, str]:
@@ -42,28 +37,8 @@ def make_key(store_url: str, **options: Any) -> tuple[keys.Key, str]:
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """A certificate for 127.0.0.1 that signs itself, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    cert_file, key_file = folder / "cert.pem", folder / "key.pem"
-    cert_file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    key_file.write_bytes(private)
-    return str(cert_file), str(key_file)
+    made = self_signed(tmp_path_factory.mktemp("tls"))
+    return str(made[0]), str(made[1])
 
 
 # --- what is refused -----------------------------------------------------------------------------
