@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,9 @@ def test_a_terminal_that_cannot_show_a_character_is_no_error(embedded: Cli) -> N
 
 
 def test_an_interrupt_ends_it_quietly(embedded: Cli) -> None:
-    process = embedded.process("intents", "watch", embedded.send("nobody"))
+    # What runs in the background of a script ignores SIGINT, and so do its children unless told otherwise.
+    heeding = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = embedded.process("intents", "watch", embedded.send("nobody"), preexec_fn=heeding)
     assert process.stdout is not None
     process.stdout.readline()
     process.send_signal(signal.SIGINT)

@@ -21,7 +21,7 @@ from holdfast.stores.base import LOCAL_TENANT, Store, Watch
 from holdfast.stores.group import Done
 from holdfast.stores.plans.checks import check_text
 from holdfast.stores.remote import RemoteStore
-from tests.contract.places import Place
+from tests.contract.places import SERVED, Place
 
 
 class TenantKeys:
@@ -47,6 +47,7 @@ class Served:
 
     def __init__(self, store: Store, port: int = 0, keys: TenantKeys | None = None) -> None:
         self.store = store
+        SERVED.append(store)
         app = build_app(store, Settings(access_log=False))
         app.platform.keys = keys or TenantKeys()  # type: ignore[assignment]
         self.socket = bind("127.0.0.1", port)
@@ -67,6 +68,7 @@ class Served:
         self.server.should_exit = True
         self.thread.join()
         self.socket.close()
+        SERVED.remove(self.store)
 
 
 class ManyTenants(Store):

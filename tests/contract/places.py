@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import psycopg
 
@@ -25,6 +25,19 @@ OTHER_CONNECTIONS = (
     "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
     "AND backend_type = 'client backend'"
 )
+
+
+# Stores behind servers that live for many tests, in threads of this process.
+SERVED: list[Store] = []
+
+
+def _threads_of(store: Any) -> set[Any]:
+    """The threads that a store has now; it makes them when it needs them."""
+    pools = [getattr(store, name, None) for name in ("_reading", "_threads")]
+    found = {thread for pool in pools if pool is not None for thread in pool._threads}
+    listener = getattr(store, "_listener", None)
+    others = (store._committer._thread, getattr(store, "_poller", None), getattr(listener, "_thread", None))
+    return found | {thread for thread in others if thread is not None}
 
 
 class Place(ABC):
@@ -46,6 +59,8 @@ class Place(ABC):
     def leftovers(self) -> list[str]:
         """What is still there of stores that were closed."""
         threads = set(threading.enumerate()) - self.strangers
+        for store in SERVED:
+            threads -= _threads_of(store)
         return [thread.name for thread in threads if thread.name.startswith("holdfast")]
 
     def __enter__(self) -> Self:

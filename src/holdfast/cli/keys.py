@@ -17,7 +17,7 @@ from holdfast.cli.setup import Setup, command
 from holdfast.errors import NotFound
 
 if TYPE_CHECKING:
-    from holdfast.cli.serverless import Api
+    from holdfast.platform_api import PlatformAPI
     from holdfast.stores import AsyncStore
 
 group = typer.Typer(help="Keys for a server: of workspaces and of agents.", no_args_is_help=True)
@@ -194,7 +194,7 @@ def _all(at: Setup) -> list[Json]:
     return with_store(at, read)
 
 
-def _by_api(api: Api) -> list[Json]:
+def _by_api(api: PlatformAPI) -> list[Json]:
     found: list[Json] = []
     for account in api.list_service_accounts()["service_accounts"]:
         shown = api.get_service_account(account["service_account_id"])["service_account"]

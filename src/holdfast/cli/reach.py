@@ -19,7 +19,7 @@ from holdfast.errors import CodecError, KeyUnavailable
 from holdfast.stores import AsyncStore, open_store
 
 if TYPE_CHECKING:
-    from holdfast.cli.serverless import Api
+    from holdfast.platform_api import PlatformAPI
 
 T = TypeVar("T")
 _STOP_SECONDS = 2.0
@@ -52,23 +52,23 @@ def open_client(at: Setup, **options: Any) -> Holdfast:
 
 
 @contextmanager
-def open_api(at: Setup) -> Iterator[Api]:
+def open_api(at: Setup) -> Iterator[PlatformAPI]:
     """The API of the server, or of the store that the command line names."""
-    from holdfast.cli.serverless import Api, InProcess, running
+    from holdfast.cli.serverless import InProcess, LocalAPI, running
+    from holdfast.platform_api import PlatformAPI
 
     if at.remote:
         # A server without keys takes any; one with keys says that this one is wrong.
-        with Api(at.place or "", at.key or "none") as api:
+        with PlatformAPI(at.place or "", at.key or "none") as api:
             yield api
         return
     with (
         open_store(at.place or "") as store,
         Loop() as loop,
         running(store, loop) as app,
-        # Without keys the app answers to this machine only, which it knows by the host.
-        Api("http://127.0.0.1", "local", transport=InProcess(app, loop)) as api,
+        LocalAPI(InProcess(app, loop)) as local,
     ):
-        yield api
+        yield local
 
 
 def with_store(at: Setup, work: Callable[[AsyncStore], Coroutine[Any, Any, T]]) -> T:

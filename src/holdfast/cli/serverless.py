@@ -6,14 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import httpx
 
 from holdfast.cli.reach import Loop
 from holdfast.errors import StoreUnavailable
 from holdfast.platform_api import PlatformAPI
-from holdfast.platform_api._flows import ask, call
 from holdfast.stores import Store
 
 if TYPE_CHECKING:
@@ -23,25 +21,16 @@ Json = dict[str, Any]
 _START_SECONDS, _STOP_SECONDS = 60.0, 2.0
 
 
-class Api(PlatformAPI):
-    """The server's API, with the people's tasks, over HTTP or without it."""
+class LocalAPI(PlatformAPI):
+    """The server's API over an app in this process."""
 
-    def __init__(self, base_url: str, api_key: str, *, transport: httpx.BaseTransport | None = None) -> None:
-        super().__init__(base_url, api_key)
-        if transport is not None:
-            self._http.close()
-            self._http = httpx.Client(base_url=base_url, transport=transport)
+    def __init__(self, transport: httpx.BaseTransport) -> None:
+        self._transport = transport
+        # Without keys the app answers to this machine only, which it knows by the host.
+        super().__init__("http://127.0.0.1", "local")
 
-    def tasks(self, limit: int) -> list[Json]:
-        found: list[Json] = self._do(call(ask("GET", "/v1/tasks", params={"limit": limit})))["tasks"]
-        return found
-
-    def task(self, task_id: str) -> Json:
-        found: Json = self._do(call(ask("GET", f"/v1/tasks/{quote(task_id, safe='')}")))["task"]
-        return found
-
-    def answer_task(self, task_id: str, answer: Json) -> Json:
-        return self._do(call(ask("POST", f"/v1/tasks/{quote(task_id, safe='')}/answer", answer)))
+    def _connect(self, settings: Json) -> httpx.Client:
+        return httpx.Client(**settings, transport=self._transport)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ def list_tasks(at: Setup, limit: Annotated[int, typer.Option(min=1, max=500, hel
     from holdfast.cli.reach import open_api
 
     with open_api(at) as api:
-        found = api.tasks(limit)
+        found = api.list_waiting(limit=limit)["tasks"]
     if at.as_json:
         out.show_json({"tasks": found})
         return
@@ -59,7 +59,7 @@ def show(at: Setup, task_id: Task) -> None:
     from holdfast.cli.reach import open_api
 
     with open_api(at) as api:
-        found = api.task(task_id)
+        found = api.get_task(task_id)["task"]
     if at.as_json:
         out.show_json(found)
         return
@@ -144,7 +144,7 @@ def _answer(
     from holdfast.cli.reach import open_api
 
     with open_api(at) as api:
-        task = api.task(task_id)
+        task = api.get_task(task_id)["task"]
         if task["outcome"] is not None:
             raise Problem(f"{task_id} was answered already: {task['outcome']}.")
         # Whether a step in doubt was done is a fact to find out, not a yes or no.

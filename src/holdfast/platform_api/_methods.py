@@ -194,6 +194,16 @@ class Methods(Generic[D, S, E]):
     def list_tasks(self, *, limit: int | None = None, **how: Unpack[How]) -> D:
         return self._do(call(ask("GET", "/v1/me/tasks", params={"limit": limit}, how=how)))
 
+    def list_waiting(self, *, limit: int | None = None, **how: Unpack[How]) -> D:
+        """All that waits for a person: tasks, and the questions of runs, one-shot steps in doubt among them."""
+        return self._do(call(ask("GET", "/v1/tasks", params={"limit": limit}, how=how)))
+
+    def get_task(self, task_id: str, **how: Unpack[How]) -> D:
+        return self._do(call(ask("GET", f"/v1/tasks/{_part(task_id)}", how=how)))
+
+    def answer_task(self, task_id: str, payload: Json, **how: Unpack[How]) -> D:
+        return self._do(call(ask("POST", f"/v1/tasks/{_part(task_id)}/answer", payload, how=how)))
+
     def list_inbox(self, **how: Unpack[How]) -> D:
         return self._do(call(ask("GET", "/v1/inbox", how=how)))
 

@@ -188,10 +188,11 @@ class StoreMachine(RuleBasedStateMachine):
         before = {i.intent_id: i for i in self._list()}
         [taken] = self.send(op)
         after = {i.intent_id: i for i in self._list()}
-        # Where two fell due in the same instant, the store may have met either first.
+        # Where two fell due in the same instant, the store may have met either first; it met one that it ended
+        # before the one that it gave out instead.
         order = sorted(
             (name for name, row in before.items() if row.claimable_at is not None),
-            key=lambda name: (before[name].claimable_at, after[name].seq == before[name].seq),
+            key=lambda n: (before[n].claimable_at, after[n].seq == before[n].seq, not after[n].finished),
         )
         expected = self.model.claim(order, op.token, op.limit)
         got = [Lease(i.intent_id, i.attempt, i.lease_token or "") for i in taken]
