@@ -113,7 +113,7 @@ def dress(run: Any, opened: OpenedRun, core: Core, on_error: OnError) -> Any:
 class Holdfast(Client):
     """Durable runs for plain Python. With no arguments: an embedded store, nothing to set up.
 
-    ``url`` or ``HOLDFAST_URL``: ``sqlite:///file.db`` or ``postgresql://…``.
+    ``url`` or ``HOLDFAST_URL``: ``sqlite:///file.db``, ``postgresql://…``, or a server's ``http(s)://…`` and its key.
     """
 
     def _drive(self, flow: Flow[T]) -> T:

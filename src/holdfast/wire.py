@@ -12,9 +12,8 @@ from typing import Any, get_args
 import msgspec
 
 from holdfast import errors, ops
-from holdfast.errors import HoldfastError, OutcomeUnknown, StoreError
+from holdfast.errors import HoldfastError, StoreError
 
-VERSION = 1
 OPS_PATH = "/v1/ops"
 SESSION_PATH = "/v1/ops/session"
 CONTENT_TYPE = "application/x-holdfast"
@@ -120,11 +119,6 @@ def to_fault(error: BaseException) -> Fault:
 def to_error(fault: Fault) -> HoldfastError:
     kind = _KINDS.get(fault.kind, StoreError)
     return kind(fault.message, **fault.details)
-
-
-def is_uncertain(error: BaseException) -> bool:
-    """Whether the batch may have been applied although it was answered with this."""
-    return isinstance(error, OutcomeUnknown)
 
 
 def _is_plain(value: Any) -> bool:

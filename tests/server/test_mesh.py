@@ -11,7 +11,7 @@ from axme import AxmeAuthError, AxmeHttpError  # type: ignore[import-untyped]
 
 from holdfast.ops import Claim, GetIntent
 from holdfast.server import keys
-from holdfast.server.mesh import Mesh, is_killed
+from holdfast.server.mesh import Mesh
 from holdfast.server.settings import Settings
 from holdfast.stores import Store, open_store
 from holdfast.stores.base import AsyncStore
@@ -100,7 +100,7 @@ async def test_a_killed_agent_gets_nothing_and_sends_nothing_until_it_is_resumed
             assert refused.status_code == 403, refused.text
             assert refused.json()["error"]["code"] == "agent_killed"
         assert (await client.post("/v1/mesh/heartbeat", headers=of(payer))).json()["health_status"] == "killed"
-        assert await is_killed(app.platform, "acme/prod", "payer")
+        assert await app.platform.part(Mesh).is_killed("acme/prod", "payer")
         resumed = (await client.post(f"/v1/mesh/agents/{name}/resume", headers=of(boss))).json()
         assert resumed["agent"]["health_status"] == "healthy"
         for key, message in ((boss, body), (payer, from_it)):

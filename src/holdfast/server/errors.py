@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from starlette.responses import Response
 
 from holdfast import errors
 
@@ -77,13 +76,6 @@ class MethodNotAllowed(HttpError):
     code = "method_not_allowed"
 
 
-class ReceiptTimeout(HttpError):
-    """The request did not arrive in time."""
-
-    status = 408
-    code = "request_timeout"
-
-
 class TooLarge(HttpError):
     """The body is too large."""
 
@@ -148,12 +140,6 @@ def encode_error(code: str, message: str, details: dict[str, Any] | None = None)
     if details:
         told["details"] = details
     return msgspec.json.encode({"error": told, "detail": message}, enc_hook=str)
-
-
-def response_of(error: errors.HoldfastError) -> Response:
-    """For a route that answers with an error without raising it."""
-    headers = error.headers if isinstance(error, HttpError) else {}
-    return Response(body_of(error), status_of(error), dict(headers), media_type="application/json")
 
 
 INTERNAL = errors.HoldfastError("something went wrong in the server; its log says what, by this request's id.")

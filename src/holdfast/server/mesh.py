@@ -211,7 +211,3 @@ def _added(old: dict[str, float], new: dict[str, float]) -> dict[str, float]:
             sum(value * weight for value, weight in weights) / count if count else new.get("avg_latency_ms", 0)
         )
     return summed
-
-
-async def is_killed(platform: Platform, tenant: str, address: str) -> bool:
-    return await platform.part(Mesh).is_killed(tenant, address)
