@@ -157,7 +157,7 @@ sys.modules["starlette"] = None
 from holdfast.cli import main
 main(sys.argv[1:])
 """
-    for arguments in (["serve"], ["tasks", "list"], ["keys", "list"]):
+    for arguments in (["serve"], ["tasks", "list"], ["agents", "list"]):
         told = subprocess.run(
             [sys.executable, "-c", program, *arguments], env=embedded.env, capture_output=True, text=True, timeout=60
         )
