@@ -1,31 +1,48 @@
 # Needs Python 3.11 or newer and make, nothing else: every target builds the environment it runs in.
 #   make test PYTHON=/path/to/python3.13     choose the interpreter (after "make clean", if there is a .venv)
-#   make test ARGS="-k fenced -x"            pass arguments on; also for demo, chaos and bench
+#   make test ARGS="-k fenced -x"            pass arguments on; also for floors, demo, chaos and bench
+#   make test ADAPTERS=                      only the library's own tests; ADAPTERS=langgraph: and that adapter's
 
 # The interpreter for the environments; empty means the first of CANDIDATES that will do.
 PYTHON ?=
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
-# Test processes at a time.
-JOBS ?= 2
+# Test processes at a time, on 2 cores: most tests wait more than they work. Those that fork fill the cores by themselves.
+JOBS ?= 4
 ARGS ?=
 # Only for "make lock", which only a change of dependencies needs.
 UV ?= uv
 
 REQUIREMENTS := tests/requirements
+# Every adapter has environments of its own, since no one environment holds the newest of all frameworks: for each file
+# requirements/NAME.in one, called .venv-<adapter> for "test" and .venv-<adapter>-NAME for the others. "floor" has the oldest
+# versions; any further one has tests of its own, in tests/NAME.
+ADAPTERS := $(patsubst adapters/%/pyproject.toml,%,$(wildcard adapters/*/pyproject.toml))
+places = $(patsubst adapters/$(1)/requirements/%.in,%,$(wildcard adapters/$(1)/requirements/*.in))
+further = $(filter-out test floor,$(call places,$(1)))
+venv = .venv-$(1)$(if $(filter-out test,$(2)),-$(2))
+NEWEST := $(foreach name,$(ADAPTERS),$(foreach place,test $(call further,$(name)),$(call venv,$(name),$(place))/.test))
+FLOORS := $(foreach name,$(ADAPTERS),$(call venv,$(name),floor)/.test)
 PY := .venv/bin/python
 BENCH_PY := .venv-bench/bin/python
-CHECKED := $(wildcard src tests examples)
+# An example that needs a framework begins with its adapter's name, and is checked in that environment.
+CHECKED := src tests $(filter-out $(foreach name,$(ADAPTERS),$(wildcard examples/$(name)_*)),$(wildcard examples/*))
 FORKING := tests/crash tests/seeded tests/testing
-PYTEST = $(PY) -m pytest -n $(JOBS) --dist loadgroup
+PYTEST := -m pytest --dist loadgroup
+CHAOS := -m pytest -m chaos --timeout 3600
 LOCK := $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
     --no-header --no-emit-index-url
-PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-input
+PIP_INSTALL := -m pip install --no-compile --quiet --disable-pip-version-check --no-input
+
+# Hundreds of processes are started in the tests: none should have to compile the library anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+AGAIN := $(MAKE) --no-print-directory
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 # Two targets never install into one environment at the same time.
 .NOTPARALLEL:
-.PHONY: help demo test chaos bench lint format lock clean
+.PHONY: help demo test floors chaos bench lint format lock clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -34,26 +51,49 @@ demo: .venv/.core ## Kill an agent at step 47 of 50, then a worker of a server, 
 	@$(PY) examples/killed_at_47/demo.py $(ARGS)
 	@$(if $(ARGS),,echo && $(PY) examples/killed_worker/demo.py)
 
-# Two runs: the crash tests fork their process thousands of times, and one that has collected everything is too large.
-# With ARGS, such as -k, one of them may have nothing to do: exit code 5.
-test: .venv/.test ## Run the tests
-	@first=0; second=0; \
-	$(PYTEST) $(FORKING) $(ARGS) || first=$$?; \
-	$(PYTEST) $(addprefix --ignore ,$(FORKING)) $(ARGS) || second=$$?; \
-	case $$first,$$second in 0,0 | 0,5 | 5,0) ;; *) exit 1 ;; esac
+# Two runs of the library's: the crash tests fork their process thousands of times, and one that has collected everything
+# is too large. Meanwhile the adapters' environments are made, and then each adapter has a run in its own.
+test: .venv/.test ## Run the tests: the library's, and each adapter's with the newest of its framework
+	@$(all_of) \
+	$(AGAIN) .venv/.test $(NEWEST) >.venv/adapters.log 2>&1 & adapters=$$!; \
+	run $(PY) $(PYTEST) -n 2 $(FORKING) $(ARGS); \
+	run $(PY) $(PYTEST) -n $(JOBS) $(addprefix --ignore ,$(FORKING)) $(ARGS); \
+	wait $$adapters || { cat .venv/adapters.log; exit 1; }; \
+	$(foreach name,$(ADAPTERS),$(call tested,$(name),test) $(foreach place,$(call further,$(name)),$(call tested,$(name),$(place)))) \
+	$(verdict)
 
-chaos: .venv/.test ## Run the long, randomised kill experiments
-	$(PY) -m pytest -m chaos --timeout 3600 $(ARGS)
+floors: $(FLOORS) ## Run each adapter's tests with the oldest versions of its framework
+	@$(all_of) $(foreach name,$(ADAPTERS),$(call tested,$(name),floor)) $(verdict)
+
+# $(1): an adapter, $(2): one of its environments.
+tested = run $(call venv,$(1),$(2))/bin/python $(PYTEST) -n $(JOBS) $(ARGS) \
+    $(if $(filter test floor,$(2)),adapters/$(1)/tests $(addprefix --ignore adapters/$(1)/tests/,$(call further,$(1))),adapters/$(1)/tests/$(2));
+# Of some tests only, such as -k, a run may have none: exit code 5. All of them, or one of the whole, is a mistake.
+SOME = $(ARGS)
+all_of = ran=; failed=; run() { \
+    code=0; "$$@" || code=$$?; case $$code$(if $(SOME), of some) in 0*) ran=1 ;; "5 of some") ;; *) failed=1 ;; esac; };
+verdict = [ -z "$$failed" ] && [ -n "$$ran" ]
+
+chaos: SOME = chaos
+chaos: .venv/.test $(NEWEST) ## Run the long, randomised kill experiments
+	@$(all_of) run $(PY) $(CHAOS) $(ARGS); \
+	$(foreach name,$(ADAPTERS),run $(call venv,$(name),test)/bin/python $(CHAOS) adapters/$(name)/tests $(ARGS);) $(verdict)
 
 bench: .venv-bench/.bench ## Run the benchmarks, in an environment of their own
 	$(BENCH_PY) -m tests.bench.run $(ARGS)
 
-lint: .venv/.test ## Check hygiene, style, format, types and layering
+lint: .venv/.test $(NEWEST) ## Check hygiene, style, format, types and layering
 	$(PY) tests/hygiene.py
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy $(CHECKED)
 	.venv/bin/lint-imports --no-cache
+	$(foreach name,$(ADAPTERS),$(call typed,$(name)))
+
+define typed
+MYPYPATH=adapters/$(1)/src $(call venv,$(1),test)/bin/python -m mypy --cache-dir .mypy_cache/$(1) $(wildcard adapters/$(1)/src adapters/$(1)/tests examples/$(1)_*)
+
+endef
 
 format: .venv/.test ## Format the code and fix what can be fixed
 	$(PY) -m ruff check --fix-only .
@@ -65,9 +105,17 @@ lock: ## Compile the pinned requirements anew (maintainers; needs uv)
 	    pyproject.toml $(REQUIREMENTS)/build.in $(REQUIREMENTS)/test.in
 	$(LOCK) -o $(REQUIREMENTS)/bench.txt -c $(REQUIREMENTS)/test.txt --extra all \
 	    pyproject.toml $(REQUIREMENTS)/build.in $(REQUIREMENTS)/test.in $(REQUIREMENTS)/bench.in
+	$(foreach name,$(ADAPTERS),$(foreach place,$(call places,$(name)),$(call locked,$(name),$(place))))
+
+# The newest environments have the pins of the library's own tests; old frameworks may not go with them.
+define locked
+$(LOCK) -o adapters/$(1)/requirements/$(2).txt $(if $(filter test,$(2)),-c $(REQUIREMENTS)/test.txt) --extra all \
+    pyproject.toml $(REQUIREMENTS)/build.in adapters/$(1)/requirements/$(2).in
+
+endef
 
 clean: ## Remove environments, caches and build products
-	rm -rf .venv .venv-bench build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests examples adapters -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The environments. A file in each says how far it came; a failed or interrupted install leaves none and starts over.
@@ -85,18 +133,33 @@ clean: ## Remove environments, caches and build products
 	$(call install,$(PY),test)
 	@touch .venv/.core $@
 
-.venv-bench/.created:
-	$(call create_environment,.venv-bench)
+.venv-%/.created:
+	$(call create_environment,.venv-$*)
 	@touch $@
 
-.venv-bench/.bench: .venv-bench/.created $(REQUIREMENTS)/bench.txt pyproject.toml
+.venv-bench/.bench: .venv-bench/.created $(REQUIREMENTS)/bench.txt pyproject.toml adapters/langgraph/pyproject.toml
 	$(call install,$(BENCH_PY),bench)
+	@$(BENCH_PY) $(PIP_INSTALL) --no-deps --no-build-isolation -e adapters/langgraph
 	@touch $@
+
+# $(1): an adapter, $(2): one of its environments.
+define adapter_environment
+$(call venv,$(1),$(2))/.test: $(call venv,$(1),$(2))/.created adapters/$(1)/requirements/$(2).txt pyproject.toml adapters/$(1)/pyproject.toml
+	$$(call install_adapter,$(1),$(call venv,$(1),$(2)),$(2))
+	@touch $$@
+endef
+$(foreach name,$(ADAPTERS),$(foreach place,$(call places,$(name)),$(eval $(call adapter_environment,$(name),$(place)))))
 
 define install
 @echo "Installing the pinned $(2) requirements and Holdfast ..."
 @$(1) $(PIP_INSTALL) --require-hashes -r $(REQUIREMENTS)/$(2).txt
 @$(1) $(PIP_INSTALL) --no-deps --no-build-isolation -e .
+endef
+
+define install_adapter
+@echo "Installing the pinned $(3) requirements of the adapter $(1) ..."
+@$(2)/bin/python $(PIP_INSTALL) --require-hashes -r adapters/$(1)/requirements/$(3).txt
+@$(2)/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation -e . -e adapters/$(1)
 endef
 
 # A candidate must be new enough and able to make an environment: Debian ships python3 without ensurepip.

@@ -28,6 +28,9 @@ STORIES = {
     "one_shot_in_doubt": ["in doubt:", "the person:  done", "COMPLETED", "charges at the bank: 1"],
 }
 
+# Each needs a framework: the tests of the adapter run it.
+OF_ADAPTERS = {"langgraph_agent": "langgraph", "openai_agents_refund": "openai_agents"}
+
 
 def run(script: Path, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Start a script with ``folder`` as its home and its place for temporary files."""
@@ -156,7 +159,9 @@ def test_the_demo_fails_where_its_claim_does(sabotage: str, tmp_path: Path) -> N
 def test_every_example_is_among_the_tested_ones_and_has_a_page() -> None:
     folders = {folder.name for folder in EXAMPLES.iterdir() if folder.is_dir() and folder.name != "__pycache__"}
 
-    assert folders == {*STORIES, "killed_at_47", "killed_worker"}
+    assert folders == {*STORIES, *OF_ADAPTERS, "killed_at_47", "killed_worker"}
+    for story, adapter in OF_ADAPTERS.items():
+        assert story in (hygiene.ROOT / "adapters" / adapter / "tests" / "test_example.py").read_text()
     assert [name for name in folders if not (EXAMPLES / name / "README.md").exists()] == []
 
 

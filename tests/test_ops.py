@@ -110,7 +110,7 @@ def test_an_operation_is_frozen_and_says_what_it_is_for(op: Any) -> None:
 
 
 def test_only_reads_are_marked_as_reads() -> None:
-    words = ("Due", "Get", "List", "Measure", "Next", "Read")
+    words = ("Count", "Due", "Find", "Get", "List", "Measure", "Next", "Read", "Recent")
     reads = {op.__name__ for op in EVERY if op.reads}
     assert {op.__name__ for op in EVERY if op.__name__.startswith(words)} == reads
 

@@ -110,6 +110,20 @@ def test_the_hygiene_check_finds_what_it_looks_for() -> None:
     assert not hygiene.MACHINE_PATHS.search("https://example.org/wo" + "rk/item")
 
 
+def test_the_hygiene_check_finds_what_an_adapter_may_not_import() -> None:
+    found = hygiene.private_imports(
+        "from holdfast import Holdfast, threads\n"
+        "from holdfast.threads import PutThread\n"
+        "from holdfast.cli.plugin import command\nfrom holdfast.cli import plugin\n"
+        "from holdfast.stores.sqlite import SqliteStore\n"
+        "from holdfast import stores\n"
+        "import holdfast.server\n"
+        "from .own import thing\n"
+    )
+
+    assert list(found) == [(5, "holdfast.stores.sqlite.SqliteStore"), (6, "holdfast.stores"), (7, "holdfast.server")]
+
+
 def test_the_wheel_holds_every_file_of_the_package(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],

@@ -15,8 +15,8 @@ from holdfast.errors import Diverged, RunBusy, RunFailed, Suspended
 from holdfast.flow import Do, Flow, Until, do
 from holdfast.intents import Intent, Status, WaitingReason
 from holdfast.ops import AskDecision, Decision, GetIntent, Lease, ListDecisions, Op, OpenIntent, SuspendIntent, Sweep
+from holdfast.reporting import Reporting
 from holdfast.steps import Answer
-from holdfast.vault import Vault
 
 log = logging.getLogger("holdfast")
 
@@ -48,7 +48,7 @@ def current_actor() -> object:
     return asyncio.current_task(loop)
 
 
-class Deciding(Vault):
+class Deciding(Reporting):
     """A run that can stop for a person without holding on to its lease."""
 
     def __init__(
@@ -62,9 +62,8 @@ class Deciding(Vault):
         lease_seconds: float,
         on_wait: OnWait,
     ) -> None:
-        super().__init__(intent, lease, codec, tenant)
+        super().__init__(intent, lease, codec, tenant, lease_seconds=lease_seconds)
         self.owner = owner
-        self.lease_seconds = lease_seconds
         self.on_wait = on_wait
         self.lock = threading.Lock()
         self.in_flight = 0
@@ -87,8 +86,12 @@ class Deciding(Vault):
         comment_required: bool = False,
         expires_in: float | None = None,
         default: str | None = None,
+        wait: bool = True,
     ) -> Flow[Decision]:
-        """Ask, and give the answered decision; wait for it in this process or give the process up."""
+        """Ask, and give the answered decision; wait for it in this process or give the process up.
+
+        Without ``wait``, the decision as it stands.
+        """
         packed = self.codec.encode(question, bind=self.bind(f"question:{key}", 0))
         decision: Decision | None = None
         if self.intent.status is Status.COMPLETED:
@@ -115,7 +118,7 @@ class Deciding(Vault):
                 f"  now:      {question}\nAn answer counts only for what was asked: give it another key.",
                 key=key,
             )
-        if decision.outcome is None:
+        if decision.outcome is None and wait:
             decision = yield from self._wait_for_answer(decision, question)
         return decision
 
@@ -182,7 +185,8 @@ class Deciding(Vault):
         try:
             keys = list(self.waiting)
             reason = str(WaitingReason.WAITING_FOR_HUMAN)
-            self.intent = yield from do(SuspendIntent(lease=self.hold(), waiting_reason=reason, keys=keys))
+            suspend = SuspendIntent(lease=self.hold(), waiting_reason=reason, keys=keys)
+            self.intent = (yield Do([*self.last_words(), suspend]))[-1]
             self.lease = None
             failpoint("ask.suspended")
             text = f"run {self.name} waits for a decision: {question['question']}"

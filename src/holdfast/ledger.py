@@ -11,7 +11,7 @@ from holdfast.clock import new_id
 from holdfast.codec import Codec
 from holdfast.deciding import Deciding, Frame, OnWait, current_actor, current_frame
 from holdfast.errors import InvalidInput, RunFailed
-from holdfast.flow import Do, Flow, do
+from holdfast.flow import Do, Flow
 from holdfast.intents import Intent, Status
 from holdfast.journal import Keys, Step
 from holdfast.ops import (
@@ -227,16 +227,15 @@ class Ledger(Deciding):
         failpoint("run.before_finish")
         packed = self.codec.encode(result, bind=self.bind("result", 0)) if status is Status.COMPLETED else None
         wrong = None if error is None else self.codec.encode(describe_error(error), bind=self.bind("error", 0))
-        self.intent = yield from do(
-            FinishIntent(
-                intent_id=lease.intent_id,
-                status=status,
-                lease=lease,
-                result=packed,
-                error=wrong,
-                reason=reason,
-            )
+        ending = FinishIntent(
+            intent_id=lease.intent_id,
+            status=status,
+            lease=lease,
+            result=packed,
+            error=wrong,
+            reason=reason,
         )
+        self.intent = (yield Do([*self.last_words(), ending]))[-1]
         self.lease = None
         failpoint("run.finished")
         if self.intent.status is not status:
@@ -252,7 +251,8 @@ class Ledger(Deciding):
         if self.lease is None or self.poison is not None:
             return
         data = self.codec.encode(describe_error(error), bind=self.bind("error", 0))
-        self.intent = yield from do(ReleaseIntent(lease=self.lease, reason=self.reason_of(error), data=data))
+        release = ReleaseIntent(lease=self.lease, reason=self.reason_of(error), data=data)
+        self.intent = (yield Do([*self.last_words(), release]))[-1]
         self.lease = None
 
     def reason_of(self, error: BaseException) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
+from holdfast.codec import Codec
 from holdfast.deciding import current_actor, current_frame
-from holdfast.errors import InvalidInput
+from holdfast.errors import HoldfastError, InvalidInput, Suspended
 from holdfast.flow import Flow
+from holdfast.intents import Intent, Status
+from holdfast.journal import StepStatus
 from holdfast.ledger import StepCall
 from holdfast.mapping import MapCall
-from holdfast.recovery import Checks, Resource, take_stock
+from holdfast.ops import Op
+from holdfast.recovery import Checks, Resource, Verdict, take_stock
 from holdfast.session import Session
 from holdfast.steps import Answer, OnDrift, OnInDoubt, Retry, as_retry, bound_arguments, name_of
 
@@ -27,6 +31,12 @@ class Place:
     def path(self) -> str:
         """This scope's place in the run; empty for the run itself."""
         return self._here()[0]
+
+    def recorded(self, key: str) -> StepStatus | None:
+        """How the step with this explicit key stands in the journal; None if there is no record of it."""
+        session = self._session
+        step = session.journal.get(session.keys_of(self._here()[0]).explicit(key))
+        return None if step is None else step.status
 
     def _here(self) -> tuple[str, bool]:
         """The scope that a call belongs to, and whether calls come in order there.
@@ -151,6 +161,12 @@ class Place:
             retry_on=retry_on,
         )
 
+    def _record(self, value: Any, key: str, name: str | None, kind: str, also: Sequence[Op[Any]]) -> Flow[Any]:
+        if kind.startswith("once"):
+            raise InvalidInput("kind: names that start with 'once' are for run.once().")
+        call = self._plan(kind, record, (), {}, key=key, name=name, on_drift="accept", inputs=key)
+        return self._session.record_with(call, value, also)
+
     def _ask(
         self,
         question: str,
@@ -161,6 +177,20 @@ class Place:
         expires_in: float | None,
         default: str | None,
     ) -> Flow[Answer]:
+        asked = question, key, outcomes, evidence, comment_required, expires_in, default
+        return self._put_question(*asked, wait=True)  # type: ignore[return-value]  # an answer, because it waits
+
+    def _put_question(
+        self,
+        question: str,
+        key: str | None,
+        outcomes: list[str] | tuple[str, ...],
+        evidence: Any,
+        comment_required: bool,
+        expires_in: float | None,
+        default: str | None,
+        wait: bool,
+    ) -> Flow[Answer | None]:
         session = self._session
         if not question:
             raise InvalidInput("question: must not be empty.")
@@ -170,7 +200,7 @@ class Place:
         place, _ = session.take_place(scope, "ask", "ask", key, session.codec.fingerprint((question,), {})[0], in_order)
         body = {"question": question, "evidence": evidence}
 
-        def flow() -> Flow[Answer]:
+        def flow() -> Flow[Answer | None]:
             if session.poison is not None:
                 raise session.poison
             decision = yield from session.decide(
@@ -181,8 +211,9 @@ class Place:
                 comment_required=comment_required,
                 expires_in=expires_in,
                 default=default,
+                wait=wait,
             )
-            return session.as_answer(decision)
+            return None if decision.outcome is None else session.as_answer(decision)
 
         return flow()
 
@@ -214,9 +245,11 @@ class Place:
         meta = {"resources": stock, "pending": list(pending), "total": session.intent.total_steps}
         return session.put_checkpoint(call, state, meta, pin, keep)
 
-    def _child(self, name: str) -> tuple[str, str]:
+    def _child(self, name: str, shared: bool) -> str:
         scope, in_order = self._here()
-        return scope, self._session.take_scope(scope, name, in_order)
+        if shared:
+            return self._session.keys_of(scope).explicit(f"scope:{name}")
+        return self._session.take_scope(scope, name, in_order)
 
     def _map_call(
         self,
@@ -236,5 +269,91 @@ class Place:
         return MapCall(call, concurrency, ordered, return_exceptions, total, progress)
 
 
+def record() -> None:
+    """Stands for a value that was recorded as it is."""
+
+
 def checkpoint() -> None:
     """Stands for the taking of a checkpoint in the journal."""
+
+
+class RunFace(Place):
+    """What a run shows of itself, blocking or not."""
+
+    restored: Any = None
+    verdict: Verdict | None = None
+    result: Any = None
+    on_error: Literal["hand_back", "fail"] = "hand_back"
+
+    @property
+    def intent(self) -> Intent:
+        """The intent that this run carries out, as this process last saw it."""
+        return self._session.intent
+
+    @property
+    def run_id(self) -> str:
+        """The name a person gave it, or else the intent's id."""
+        return self._session.intent.run_id or self._session.intent.intent_id
+
+    @property
+    def intent_id(self) -> str:
+        """The id of the intent; a revived run has a new one."""
+        return self._session.intent.intent_id
+
+    @property
+    def attempt(self) -> int:
+        """The number of this delivery, which fences every write."""
+        return self._session.intent.attempt
+
+    @property
+    def payload(self) -> Any:
+        """What the intent was sent with."""
+        session = self._session
+        data = session.intent.payload
+        return None if data is None else session.codec.decode(data, bind=b"payload")
+
+    @property
+    def codec(self) -> Codec:
+        """How this run turns values into bytes and back."""
+        return self._session.codec
+
+    @property
+    def resumed(self) -> bool:
+        """Whether an earlier attempt left something to go on from."""
+        intent = self._session.intent
+        return intent.attempt > 1 or intent.revived_from is not None
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the run is finished, so that calls only give what was recorded."""
+        return self._session.replaying
+
+    def complete(self, result: Any = None) -> None:
+        """Set what the run gives; ``hf.wait_for`` and later opens see it."""
+        self.result = result
+
+    def steps(self) -> list[str]:
+        """The keys recorded so far, in the order the run reached them."""
+        journal = self._session.journal.values()
+        return [s.key for s in sorted(journal, key=lambda s: s.position)]
+
+    def poison(self, error: BaseException) -> None:
+        """Make every later call of this run raise ``error``: for callers that must not raise where they stand."""
+        self._session.poison = error
+
+    def _leave(self, error: BaseException | None) -> Flow[None]:
+        session = self._session
+        if session.replaying:
+            return
+        if error is None:
+            try:
+                yield from session.end(Status.COMPLETED, result=self.result)
+            except InvalidInput as refused:  # a result that cannot be stored: nothing was written
+                yield from session.hand_back(refused)
+                raise
+        elif isinstance(error, Suspended) or session.poison is not None:
+            return
+        elif self.on_error == "fail" and isinstance(error, Exception) and not isinstance(error, HoldfastError):
+            yield from session.end(Status.FAILED, error=error, reason=session.reason_of(error))
+        else:
+            yield from session.hand_back(error)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
 from holdfast.deciding import current_frame
-from holdfast.errors import HoldfastError, InvalidInput, Suspended
+from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.flow import Flow, drive, drive_async
-from holdfast.intents import Intent, Status
 from holdfast.ledger import StepCall
 from holdfast.mapping import map_async, map_sync
-from holdfast.place import Place
-from holdfast.recovery import Checks, Resource, Verdict
+from holdfast.ops import Op
+from holdfast.place import Place, RunFace
+from holdfast.recovery import Checks, Resource
 from holdfast.session import Session
 from holdfast.steps import (
     Answer,
@@ -87,6 +87,15 @@ class Scope(Place):
         call = self._plan_once(function, args, kwargs, key, name, by, inputs, on_in_doubt, retry_on, on_drift)
         return self._perform(call, once=True)  # type: ignore[no-any-return]
 
+    def record(
+        self, value: T, *, key: str, name: str | None = None, kind: str = "step", also: Sequence[Op[Any]] = ()
+    ) -> T:
+        """Record a value as a step, in one transaction with the operations ``also``: both, or neither.
+
+        Where the key is recorded already, nothing is done and the recorded value comes back.
+        """
+        return self._drive(self._record(value, key, name, kind, also))  # type: ignore[no-any-return]
+
     def map(
         self,
         function: Callable[[I], T],
@@ -120,6 +129,22 @@ class Scope(Place):
         """Wait for a person, across restarts. The answer is true if it is the first outcome."""
         return self._drive(self._ask(question, key, outcomes, evidence, comment_required, expires_in, default))
 
+    def pose(
+        self,
+        question: str,
+        *,
+        key: str | None = None,
+        outcomes: list[str] | tuple[str, ...] = ("approved", "rejected"),
+        evidence: Any = None,
+        comment_required: bool = False,
+        expires_in: float | None = None,
+        default: str | None = None,
+    ) -> Answer | None:
+        """Put a question on record without waiting; its answer if there is one. ``ask`` with the same key waits."""
+        return self._drive(
+            self._put_question(question, key, outcomes, evidence, comment_required, expires_in, default, False)
+        )
+
     def checkpoint(
         self,
         state: Any,
@@ -133,10 +158,12 @@ class Scope(Place):
         """Save a snapshot of your own; gives its version. ``run.restored`` has the last one after a crash."""
         return self._drive(self._checkpoint(state, resources, pending, pin, keep, key, self._checks))
 
-    def scope(self, name: str) -> Scope:
-        """A part of the run with step keys of its own, such as a branch that runs in another thread."""
-        _, path = self._child(name)
-        return Scope(self._session, self._store, self._checks, path)
+    def scope(self, name: str, *, shared: bool = False) -> Scope:
+        """A part of the run with step keys of its own, such as a branch that runs in another thread.
+
+        ``shared``: the one of that name, however often and from wherever it is opened; for steps with explicit keys.
+        """
+        return Scope(self._session, self._store, self._checks, self._child(name, shared))
 
     def rewind(self, reason: str = "rewound", *, after: str | None = None, include_once: bool = False) -> int:
         """Set this scope's recorded steps aside (those after the step ``after``), so that they run again."""
@@ -218,6 +245,15 @@ class AsyncScope(Place):
         call = self._plan_once(function, args, kwargs, key, name, by, inputs, on_in_doubt, retry_on, on_drift)
         return self._perform(call, once=True)
 
+    def record(
+        self, value: T, *, key: str, name: str | None = None, kind: str = "step", also: Sequence[Op[Any]] = ()
+    ) -> Coroutine[Any, Any, T]:
+        """Record a value as a step, in one transaction with the operations ``also``: both, or neither.
+
+        Where the key is recorded already, nothing is done and the recorded value comes back.
+        """
+        return self._drive(self._record(value, key, name, kind, also))
+
     def map(
         self,
         function: Callable[[I], Any],
@@ -251,6 +287,22 @@ class AsyncScope(Place):
         """Wait for a person, across restarts. The answer is true if it is the first outcome."""
         return self._drive(self._ask(question, key, outcomes, evidence, comment_required, expires_in, default))
 
+    def pose(
+        self,
+        question: str,
+        *,
+        key: str | None = None,
+        outcomes: list[str] | tuple[str, ...] = ("approved", "rejected"),
+        evidence: Any = None,
+        comment_required: bool = False,
+        expires_in: float | None = None,
+        default: str | None = None,
+    ) -> Coroutine[Any, Any, Answer | None]:
+        """Put a question on record without waiting; its answer if there is one. ``ask`` with the same key waits."""
+        return self._drive(
+            self._put_question(question, key, outcomes, evidence, comment_required, expires_in, default, False)
+        )
+
     def checkpoint(
         self,
         state: Any,
@@ -264,10 +316,12 @@ class AsyncScope(Place):
         """Save a snapshot of your own; gives its version. ``run.restored`` has the last one after a crash."""
         return self._drive(self._checkpoint(state, resources, pending, pin, keep, key, self._checks))
 
-    def scope(self, name: str) -> AsyncScope:
-        """A part of the run with step keys of its own, such as a branch that runs in another task."""
-        _, path = self._child(name)
-        return AsyncScope(self._session, self._store, self._checks, path)
+    def scope(self, name: str, *, shared: bool = False) -> AsyncScope:
+        """A part of the run with step keys of its own, such as a branch that runs in another task.
+
+        ``shared``: the one of that name, however often and from wherever it is opened; for steps with explicit keys.
+        """
+        return AsyncScope(self._session, self._store, self._checks, self._child(name, shared))
 
     def rewind(
         self, reason: str = "rewound", *, after: str | None = None, include_once: bool = False
@@ -285,91 +339,29 @@ class AsyncScope(Place):
         return None
 
 
-class _RunFace(Place):
-    """What a run shows of itself, blocking or not."""
-
-    _session: Session
-    restored: Any = None
-    verdict: Verdict | None = None
-    result: Any = None
-    on_error: Literal["hand_back", "fail"] = "hand_back"
-
-    @property
-    def intent(self) -> Intent:
-        """The intent that this run carries out, as this process last saw it."""
-        return self._session.intent
-
-    @property
-    def run_id(self) -> str:
-        """The name a person gave it, or else the intent's id."""
-        return self._session.intent.run_id or self._session.intent.intent_id
-
-    @property
-    def intent_id(self) -> str:
-        """The id of the intent; a revived run has a new one."""
-        return self._session.intent.intent_id
-
-    @property
-    def attempt(self) -> int:
-        """The number of this delivery, which fences every write."""
-        return self._session.intent.attempt
-
-    @property
-    def payload(self) -> Any:
-        """What the intent was sent with."""
-        session = self._session
-        data = session.intent.payload
-        return None if data is None else session.codec.decode(data, bind=b"payload")
-
-    @property
-    def resumed(self) -> bool:
-        """Whether an earlier attempt left something to go on from."""
-        intent = self._session.intent
-        return intent.attempt > 1 or intent.revived_from is not None
-
-    @property
-    def replaying(self) -> bool:
-        """Whether the run is finished, so that calls only give what was recorded."""
-        return self._session.replaying
-
-    def complete(self, result: Any = None) -> None:
-        """Set what the run gives; ``hf.wait_for`` and later opens see it."""
-        self.result = result
-
-    def steps(self) -> list[str]:
-        """The keys recorded so far, in the order the run reached them."""
-        journal = self._session.journal.values()
-        return [s.key for s in sorted(journal, key=lambda s: s.position)]
-
-    def poison(self, error: BaseException) -> None:
-        """Make every later call of this run raise ``error``: for callers that must not raise where they stand."""
-        self._session.poison = error
-
-    def _leave(self, error: BaseException | None) -> Flow[None]:
-        session = self._session
-        if session.replaying:
-            return
-        if error is None:
-            try:
-                yield from session.end(Status.COMPLETED, result=self.result)
-            except InvalidInput as refused:  # a result that cannot be stored: nothing was written
-                yield from session.hand_back(refused)
-                raise
-        elif isinstance(error, Suspended) or session.poison is not None:
-            return
-        elif self.on_error == "fail" and isinstance(error, Exception) and not isinstance(error, HoldfastError):
-            yield from session.end(Status.FAILED, error=error, reason=session.reason_of(error))
-        else:
-            yield from session.hand_back(error)
-
-
-class Run(Scope, _RunFace):
+class Run(Scope, RunFace):
     """A run that is open in this process. As a context manager: leaving it normally completes it,
     leaving it by an exception hands it back, so that the next start goes on where it stopped."""
+
+    @property
+    def store(self) -> Store:
+        """The store that this run is in, for who keeps more beside it."""
+        return self._store
 
     def restore(self, which: int | str = "current") -> Any:
         """The state of a checkpoint: *current*, *previous*, a pin such as *recovery*, or a version."""
         return self._drive(self._session.restore(which))
+
+    def settle(self) -> int:
+        """Settle one-shot steps that were left open, as opening the run would; gives how many there were."""
+        return self._drive(self._session.settle_doubts())
+
+    def report(self, doing: str, *, step: int | None = None, every: float = 1.0) -> None:
+        """Say where the run is: ``intents list``, ``get`` and ``watch`` show it. Raises if the run is no longer ours.
+
+        Call it as often as you like: it writes at most once in ``every`` seconds, and more seldom in a long run.
+        """
+        self._drive(self._session.report(doing, step, every))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -389,12 +381,28 @@ class Run(Scope, _RunFace):
     _on_close: Callable[[Any], None] = staticmethod(lambda _run: None)
 
 
-class AsyncRun(AsyncScope, _RunFace):
+class AsyncRun(AsyncScope, RunFace):
     """The same on an event loop, with ``async with``."""
+
+    @property
+    def store(self) -> Store:
+        """The store that this run is in, for who keeps more beside it."""
+        return self._store.store
 
     async def restore(self, which: int | str = "current") -> Any:
         """The state of a checkpoint: *current*, *previous*, a pin such as *recovery*, or a version."""
         return await self._drive(self._session.restore(which))
+
+    async def settle(self) -> int:
+        """Settle one-shot steps that were left open, as opening the run would; gives how many there were."""
+        return await self._drive(self._session.settle_doubts())
+
+    async def report(self, doing: str, *, step: int | None = None, every: float = 1.0) -> None:
+        """Say where the run is: ``intents list``, ``get`` and ``watch`` show it. Raises if the run is no longer ours.
+
+        Call it as often as you like: it writes at most once in ``every`` seconds, and more seldom in a long run.
+        """
+        await self._drive(self._session.report(doing, step, every))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -213,6 +214,22 @@ class Session(Ledger):
             yield Do((op,))
         self.remember(step)
 
+    def record_with(self, call: StepCall, value: Any, ops: Sequence[Op[Any]]) -> Flow[Any]:
+        """A step whose value is there already, and what belongs to it elsewhere in the store: one commit."""
+        if self.poison is not None:
+            raise self.poison
+        step = self.journal.get(call.key)
+        if step is not None:
+            step = yield from self._accept(call, step)
+        if step is not None:
+            return (yield from self._replay(call, step))[1]
+        yield from self.ready()
+        step, pieces = self._row(call, StepStatus.FINISHED, _now(), value)
+        yield from self.write(pieces, *ops, RecordStep(lease=self.hold(), journal_id=self.journal_id, step=step))
+        failpoint("step.recorded")
+        self.remember(step)
+        return value
+
     def _call_with_retries(self, call: StepCall, retry: Retry) -> Flow[Any]:
         failures = 0
         while True:
@@ -276,6 +293,15 @@ class Session(Ledger):
         yield from self.settle_one_shot(step)
         settled = self.journal.get(step.key)
         return (False, None) if settled is None else (yield from self._replay(call, settled))
+
+    def settle_doubts(self) -> Flow[int]:
+        """What is asked at the opening of a run, asked again: for one-shots that were left open since."""
+        doubtful = [s for s in self.journal.values() if s.status is StepStatus.STARTED]
+        for step in doubtful:
+            self.begun.discard(step.key)
+            if step.kind != "once-probe":
+                yield from self.settle_one_shot(step)
+        return len(doubtful)
 
     def settle_one_shot(self, step: Step) -> Flow[None]:
         """Apply the policy recorded with the step; *ask* waits for a person's word."""

@@ -20,7 +20,7 @@ def run(place: Place, *, examples: int, steps: int) -> None:
 
 @pytest.mark.timeout(300)
 def test_the_store_agrees_with_its_model(place: Place) -> None:
-    examples = 5 if isinstance(place, Http) else 40 if isinstance(place, Postgres) else 70
+    examples = 4 if isinstance(place, Http) else 20 if isinstance(place, Postgres) else 40
     run(place, examples=examples, steps=40)
 
 

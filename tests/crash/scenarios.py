@@ -17,6 +17,7 @@ from typing import Any
 from holdfast import DID_NOT_HAPPEN, Happened, Holdfast, NotFound, Retention, Suspended, mapping, vault
 from holdfast.intents import Status
 from tests.crash.stage import Laws, Seen, Stage, at_the_cut, at_the_end
+from tests.crash.thread_scenario import thread, whole
 
 ENOUGH = 8
 
@@ -662,6 +663,9 @@ def pruned(stage: Stage, seen: Seen) -> None:
 PRUNE = Scenario("old runs pruned", prune, Laws(("a", "b", "end")), before=old_runs, also=pruned)
 
 
+HISTORY = Scenario("a thread written, copied and cut back", thread, Laws(()), also=whole)
+
+
 EVERY: tuple[Scenario, ...] = (
     PLAIN,
     ONCE,
@@ -679,6 +683,7 @@ EVERY: tuple[Scenario, ...] = (
     REVIVE,
     HANDED_BACK,
     PRUNE,
+    HISTORY,
 )
 SMALL = (TINY, TINY_ONCE)
 ANYWHERE = tuple(scenario for scenario in EVERY if is_elsewhere(scenario))

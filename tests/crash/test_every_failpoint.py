@@ -30,6 +30,10 @@ def named(chosen: tuple[Scenario, ...]) -> pytest.MarkDecorator:
 
 def check_all_tried(scenario: Scenario, result: Explored) -> None:
     assert result.tried == result.points, "every point is tried"
+    check_missed(scenario, result)
+
+
+def check_missed(scenario: Scenario, result: Explored) -> None:
     most = len(result.tried) // 3 if scenario.name in UNSTEADY else 0
     assert result.missed <= most, str(result)
 

@@ -59,9 +59,9 @@ class Part:
 PARTS = {
     "a step, from its call to its acknowledgement": Part(scenarios.TINY, "step.before_call", "step.recorded"),
     "a one-shot step, from its start to its acknowledgement": Part(
-        scenarios.TINY_ONCE, "once.started", "once.settled", 120
+        scenarios.TINY_ONCE, "once.started", "once.settled", 60
     ),
-    "the completion of a run": Part(scenarios.TINY, "run.before_finish", "run.finished", 60),
+    "the completion of a run": Part(scenarios.TINY, "run.before_finish", "run.finished", 30),
 }
 
 

@@ -122,7 +122,7 @@ def set_up(folder: Path) -> None:
 LONG = [pytest.param(fault, 1, marks=pytest.mark.chaos) for fault in ("EIO", "ENOSPC", "EDQUOT", "EROFS")]
 
 
-@pytest.mark.parametrize(("fault", "stride"), [("EIO", 1), ("ENOSPC", 4), *LONG[1:]])
+@pytest.mark.parametrize(("fault", "stride"), [("EIO", 3), ("ENOSPC", 5), *LONG])
 def test_a_run_outlives_any_call_that_fails_once(fault: Fault, stride: int, proof: Proof) -> None:
     result = explore_faults(
         witnessed(stubborn_run),
@@ -248,7 +248,7 @@ def check_operations(folder: Path) -> None:
     assert orphans(folder / STORE) == []
 
 
-@pytest.mark.parametrize(("fault", "stride"), [("EIO", 2), ("ENOSPC", 4), *LONG])
+@pytest.mark.parametrize(("fault", "stride"), [("EIO", 5), ("ENOSPC", 7), *LONG])
 def test_an_operation_repeated_after_an_error_is_not_done_twice(fault: Fault, stride: int, proof: Proof) -> None:
     result = explore_faults(
         witnessed(repeated_operations),

@@ -88,7 +88,7 @@ def first_of(result: PowerLossExplored) -> str:
 @pytest.mark.parametrize("scenario", CHOSEN, ids=lambda s: s.name.replace(" ", "-"))
 def test_a_power_cut_at_any_moment_loses_nothing_acknowledged(scenario: Scenario, memory: Path, proof: Proof) -> None:
     log = traced(scenario, memory)
-    many = 1 if scenario is scenarios.CHECKPOINTS else 3  # its writes are many by themselves
+    many = 1 if scenario is scenarios.CHECKPOINTS else 2  # its writes are many by themselves
     result = explored(log, scenario, prefixes=many, subsets=many)
     assert not result.violations, first_of(result)
     proof(f"power loss, {scenario.name}", states=result.states, calls=len(log.calls), violations=0, seed=SEED)
@@ -96,7 +96,7 @@ def test_a_power_cut_at_any_moment_loses_nothing_acknowledged(scenario: Scenario
 
 def test_nor_does_one_that_takes_the_names_of_new_files(memory: Path, proof: Proof) -> None:
     log = traced(scenarios.PLAIN, memory)
-    result = explored(log, scenarios.PLAIN, entries="lost", prefixes=3, subsets=3)
+    result = explored(log, scenarios.PLAIN, entries="lost", prefixes=2, subsets=2)
     assert not result.violations, first_of(result)
     proof("power loss, names lost too", states=result.states, violations=0, seed=SEED)
 
@@ -105,7 +105,7 @@ def test_nor_does_one_amid_checkpoints_of_the_log(memory: Path, proof: Proof) ->
     log = traced(scenarios.PLAIN, memory, pages=4)
     moved = [call for call in log.calls if call.op == "write" and call.path == STORE]
     assert len(moved) > 10, "the log was to be copied into the main file again and again"
-    result = explored(log, scenarios.PLAIN, prefixes=3, subsets=3)
+    result = explored(log, scenarios.PLAIN, prefixes=2, subsets=2)
     assert not result.violations, first_of(result)
     proof("power loss, amid checkpoints", states=result.states, violations=0, seed=SEED)
 

@@ -59,7 +59,7 @@ def kill_at_random(n: int, seed: int, proof: Proof) -> None:
 
 
 def test_a_kill_at_a_random_moment_loses_and_repeats_nothing(proof: Proof) -> None:
-    kill_at_random(150, SEED, proof)
+    kill_at_random(60, SEED, proof)
 
 
 def test_workers_killed_at_random_complete_every_intent_once(memory: Path, proof: Proof) -> None:

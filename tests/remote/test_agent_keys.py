@@ -14,6 +14,7 @@ from holdfast.intents import Status
 from holdfast.ops import (
     Claim,
     CreateIntent,
+    DeleteRecords,
     FinishIntent,
     GetIntent,
     Lease,
@@ -25,8 +26,10 @@ from holdfast.ops import (
     OpenIntent,
     Prune,
     PutPiece,
+    PutThread,
     ReadEvents,
     ReadJournal,
+    ReadThread,
     RecordStep,
     ReleaseOwner,
     ReviveIntent,
@@ -123,6 +126,9 @@ REFUSED: dict[str, Op[Any]] = {
     "revive": ReviveIntent(intent_id="i", new_id="n"),
     "records": ListRecords(kind="key"),
     "release": ReleaseOwner(owner="w", reason="r"),
+    "read a thread": ReadThread(thread_id="t"),
+    "write a thread": PutThread(thread_id="t", home="h"),
+    "delete records": DeleteRecords(kind="key", prefix="k"),
 }
 
 

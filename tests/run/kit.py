@@ -26,7 +26,7 @@ from holdfast.deciding import current_frame
 
 LEASE_SECONDS = 30.0
 
-_AWAITED_OF_A_RUN = {"step", "once", "ask", "checkpoint", "rewind", "restore"}
+_AWAITED_OF_A_RUN = {"step", "once", "ask", "pose", "settle", "record", "report", "checkpoint", "rewind", "restore"}
 _NOT_AWAITED_OF_A_CLIENT = {"run", "observe"}
 
 

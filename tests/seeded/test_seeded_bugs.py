@@ -31,6 +31,7 @@ class Zygote:
         shared = {
             "PYTEST_XDIST_TESTRUNUID": server.url.rpartition("holdfast-tests-")[2],
             "PYTEST_XDIST_WORKER": f"seeded_{mine}",
+            "HOLDFAST_TEST_DRIVERS": "sqlite-memory-sync",
         }
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.seeded.zygote"],

@@ -17,7 +17,8 @@ import pytest
 from holdfast.testing.processes import Child, Note
 from tests.seeded.bugs import BUGS
 
-OPTIONS = ("-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "--timeout=100")
+# Each fork loads pytest's plugins anew, and the one that is left out takes longer than most of the tests.
+OPTIONS = ("-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-p", "no:schemathesis", "--timeout=100")
 
 
 class Outcomes:

@@ -9,11 +9,13 @@ from typing import Any
 import typer
 
 from holdfast.cli import agents, doctor, intents, keys, scenarios, serve, tasks, worker
+from holdfast.cli.adapters import WithAdapters
 from holdfast.cli.failures import FAILED, INTERRUPTED, OK, Usage, tell
 from holdfast.cli.setup import ApiKey, AsJson, Debug, NoColor, Setup, Url, command
 
 app = typer.Typer(
     name="holdfast",
+    cls=WithAdapters,
     help="Crash recovery for agents: the server, workers, and a look into any store.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -40,7 +40,7 @@ _TAGS = {
     "intent.step_failed": "step:failed",
     "intent.step_started": "step:start",
 }
-_WORTH_A_LINE = ("step", "step_id", "key", "reason", "error", "message", "escalated_to", "outcome")
+_WORTH_A_LINE = ("step", "doing", "step_id", "key", "reason", "error", "message", "escalated_to", "outcome")
 _WAITS = {
     "WAITING_FOR_HUMAN": "for human",
     "WAITING_FOR_AGENT": "for agent",

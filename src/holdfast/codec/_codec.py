@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from hashlib import blake2b
 from hmac import compare_digest
 from struct import pack
@@ -17,6 +18,9 @@ from ._registry import TypeRegistry
 
 R = TypeVar("R")
 
+# The first byte of a packed value.
+_PLAIN = b"\x00"
+_TYPED = b"\x01"
 _UNKEYED = blake2b(digest_size=16, person=b"holdfast seal")
 
 
@@ -77,6 +81,41 @@ class Codec:
             return _read.from_msgpack(payload, typed, self._registry, self._strict)
         except RecursionError:
             return _on_fresh_stack(lambda: _read.from_msgpack(payload, typed, self._registry, self._strict), CodecError)
+
+    def pack(self, value: Any, *, label: str = "value") -> bytes:
+        """A value as bytes that are equal for equal values, with no checksum and in clear: for comparing,
+        and for storing several values as one with encode(). unpack() is the way back."""
+        return self.pack_all((value,), label=label)[0]
+
+    def pack_all(self, values: Iterable[Any], *, label: str = "value") -> list[bytes]:
+        """Each value packed; quicker than as many calls of pack()."""
+        write = _write.writer(self._registry, self._strict, label)
+        packed = []
+        for value in values:
+            try:
+                payload, typed = write(value)
+            except RecursionError:
+                payload, typed = _on_fresh_stack(partial(write, value), Unencodable)
+            packed.append(_TYPED + payload if typed else _PLAIN + payload)
+        return packed
+
+    def unpack(self, packed: bytes) -> Any:
+        """The value that pack() was given. Raises CodecError and its kinds only."""
+        return self.unpack_all((packed,))[0]
+
+    def unpack_all(self, packed: Iterable[bytes]) -> list[Any]:
+        """The values that pack() was given one by one; quicker than as many calls of unpack()."""
+        read = _read.reader(self._registry, self._strict)
+        values = []
+        for one in packed:
+            form = one[:1]
+            if form != _TYPED and form != _PLAIN:
+                raise UnknownFormat("These bytes are not a value that Holdfast packed.")
+            try:
+                values.append(read(one[1:], form == _TYPED))
+            except RecursionError:
+                values.append(_on_fresh_stack(partial(read, one[1:], form == _TYPED), CodecError))
+        return values
 
     def fingerprint(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, bytes]:
         """A 16-byte hash of a call's arguments, and a UTF-8 text of at most 1 KiB that tells what they were.

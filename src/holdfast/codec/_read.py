@@ -16,7 +16,7 @@ from holdfast.errors import CodecError, Damaged, UnknownFormat, UnknownType
 
 from . import _leaves, _shapes
 from . import _marks as m
-from ._marks import MAX_DEPTH
+from ._marks import MAX_DEPTH, UNSET_FIELD
 from ._registry import Entry, TypeRegistry
 from ._write import FACTORIES
 
@@ -43,19 +43,25 @@ _NODES: Final = {
 
 def from_msgpack(payload: bytes | memoryview, typed: bool, registry: TypeRegistry, strict: bool) -> Any:
     """The value that was stored; CodecError and its kinds are all that this raises."""
-    return _guarded(payload, typed, lambda: _Building(registry, strict))
+    return _guarded(payload, typed, _Building(registry, strict) if typed else None)
+
+
+def reader(registry: TypeRegistry, strict: bool) -> Callable[[bytes | memoryview, bool], Any]:
+    """from_msgpack() for many values, which looks up each class once."""
+    building = _Building(registry, strict)
+    return lambda payload, typed: _guarded(payload, typed, building)
 
 
 def to_shown(payload: bytes | memoryview, typed: bool) -> Any:
     """The same for people to look at: objects of user classes are Shown, and no class is looked up."""
-    return _guarded(payload, typed, _Showing)
+    return _guarded(payload, typed, _Showing())
 
 
-def _guarded(payload: bytes | memoryview, typed: bool, make: Callable[[], _Building]) -> Any:
+def _guarded(payload: bytes | memoryview, typed: bool, building: _Building | None) -> Any:
     try:
-        if not typed:
+        if not typed or building is None:
             return _decode_plain(payload)
-        return make().build(_decode_tree(payload), MAX_DEPTH)
+        return building.build(_decode_tree(payload), MAX_DEPTH)
     except (CodecError, RecursionError):
         raise
     except MemoryError as error:
@@ -83,7 +89,10 @@ class _Building:
             if room <= 0:
                 raise Damaged(f"Stored bytes are nested more than {MAX_DEPTH} levels deep.")
             if tree and type(tree[0]) is Ext:
-                node = _NODES.get(tree[0].code)
+                code = tree[0].code
+                if code == m.OBJECT:
+                    return self._object(tree, room - 1)
+                node = _NODES.get(code)
                 if node is not None:
                     return getattr(self, node)(tree, room - 1)
             return self._items(tree, 0, room - 1)
@@ -112,7 +121,8 @@ class _Building:
 
     def _values(self, fields: dict[Any, Any], room: int) -> dict[Any, Any]:
         for key, item in fields.items():
-            if type(item) in _NESTED:
+            # An empty list or dict is ready as it is, and most of the containers in messages are empty.
+            if type(item) in _NESTED and (item or type(item) is Ext):
                 fields[key] = self.build(item, room)
         return fields
 
@@ -160,13 +170,27 @@ class _Building:
         return entry
 
     def _object(self, node: list[Any], room: int) -> Any:
-        _, name, version, fields, *rest = node
-        entry = self._entry(name)
-        self._values(fields, room)
-        state = rest[0] if rest else {}
+        state: dict[str, Any] = {}
+        if len(node) == 5:
+            _, name, version, fields, state = node
+        else:
+            _, name, version, fields = node
+        entry = self._entries.get(name) or self._entry(name)
+        whole = True
+        for key, item in fields.items():
+            if type(item) in _NESTED:
+                if type(item) is Ext:
+                    fields[key] = made = self._leaf(item)
+                    whole = whole and made is not UNSET_FIELD
+                elif item:
+                    fields[key] = self.build(item, room)
         for part in state.values():
             if type(part) is dict:
                 self._values(part, room)
+        if whole and version == entry.version and entry.shape is not None and not entry.renames:
+            made = entry.shape.quickly(fields, state)
+            if made is not None:
+                return made
         return entry.assemble(fields, state, version)
 
     def _enum(self, node: list[Any], room: int) -> Any:

@@ -149,12 +149,17 @@ class TypeRegistry:
 
     A class that says what it is made of (dataclass, pydantic model, NamedTuple, Enum, msgspec.Struct) needs
     no registration unless the codec is strict; registering gives it a name that survives moves and renames.
+    With ``shared`` what register() made known to every codec is known here too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, shared: bool = False) -> None:
+        self._shared = shared
         self._names: dict[str, Entry] = {}
         self._classes: dict[type, Entry] = {}
         self._structural: dict[type, Entry] = {}
+        # Structural classes that were found once, by name and by themselves; see _recall.
+        self._found: dict[str | type, tuple[str, str, Entry]] = {}
+        self._found_at = self._version = 0
 
     def __repr__(self) -> str:
         return f"TypeRegistry({sorted(entry.name for entry in self._classes.values())})"
@@ -209,23 +214,47 @@ class TypeRegistry:
             del self._names[stale]
         self._names.update(dict.fromkeys(names, entry))
         self._classes[cls] = entry
+        self._version += 1
 
     def registered(self, cls: type) -> Entry | None:
-        return self._classes.get(cls)
+        entry = self._classes.get(cls)
+        return DEFAULT._classes.get(cls) if entry is None and self._shared else entry
+
+    def named(self, name: str) -> Entry | None:
+        entry = self._names.get(name)
+        return DEFAULT._names.get(name) if entry is None and self._shared else entry
+
+    def missing_name(self, name: str) -> None:
+        """Bytes have a name that is not registered: a subclass may register it now."""
+
+    def missing_class(self, cls: type) -> None:
+        """An object's class is not registered: a subclass may register it now."""
 
     def for_name(self, name: str, strict: bool) -> Entry:
         """What the bytes mean by a name, or UnknownType."""
-        entry = self._names.get(name)
+        if not strict:
+            recalled = self._recall(name)
+            if recalled is not None:
+                return recalled
+        at = self._registrations()
+        entry = self.named(name)
         if entry is not None:
             return entry
         if not isinstance(name, str):
             raise TypeError("a type's name must be text")
+        self.missing_name(name)
+        entry = self.named(name)
+        if entry is not None:
+            return entry
         problem = "the codec is strict, and the class is not registered"
         if not strict:
             try:
-                return self._for_class(_loaded(name))
+                entry = self._for_class(_loaded(name))
             except Refusal as refusal:
                 problem = refusal.why
+            else:
+                self._remember(name, name, entry, at)
+                return entry
         raise UnknownType(
             f"A stored value is of type {name!r}: {problem}. Import its module before reading, or, where the "
             f'class moved or was renamed, register it with aliases=["{name}"].',
@@ -234,7 +263,15 @@ class TypeRegistry:
 
     def for_class(self, cls: type, strict: bool) -> Entry:
         """How objects of a class are stored, or a Refusal if they could not be read again."""
-        entry = self._classes.get(cls)
+        if not strict:
+            recalled = self._recall(cls)
+            if recalled is not None:
+                return recalled
+        at = self._registrations()
+        entry = self.registered(cls)
+        if entry is None:
+            self.missing_class(cls)
+            entry = self.registered(cls)
         if entry is not None:
             return entry
         if strict:
@@ -247,10 +284,32 @@ class TypeRegistry:
             raise
         if found is not cls:
             raise Refusal(f"{entry.name} is another class now (was the module reloaded?), so it could not be read", cls)
+        self._remember(cls, entry.name, entry, at)
         return entry
 
+    def _recall(self, key: str | type) -> Entry | None:
+        """What was found before, if nothing was registered since and the module still has the class there."""
+        found = self._found.get(key)
+        if found is None or self._found_at != self._registrations():
+            return None
+        module = sys.modules.get(found[0])
+        if module is None or vars(module).get(found[1]) is not found[2].cls:
+            return None
+        return found[2]
+
+    def _remember(self, key: str | type, name: str, entry: Entry, at: int) -> None:
+        if self._found_at != at:
+            self._found = {}
+            self._found_at = at
+        module, _, qualname = name.partition(":")
+        if vars(sys.modules[module]).get(qualname) is entry.cls:
+            self._found[key] = (module, qualname, entry)
+
+    def _registrations(self) -> int:
+        return self._version + DEFAULT._version if self._shared else self._version
+
     def _for_class(self, cls: type) -> Entry:
-        entry = self._classes.get(cls) or self._structural.get(cls)
+        entry = self.registered(cls) or self._structural.get(cls)
         if entry is None:
             if cls.__module__.partition(".")[0] in sys.stdlib_module_names:
                 raise Refusal("classes of the standard library are stored only when registered", cls)

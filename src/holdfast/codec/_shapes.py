@@ -52,6 +52,9 @@ class Shape(Protocol):
         ``added`` are the fields that were not stored and have their default.
         """
 
+    def quickly(self, fields: Fields, state: Fields) -> Any:
+        """The same for an object of the ordinary kind of a class that has not changed; None for any other."""
+
     def hidden(self) -> frozenset[str]:
         """Fields that the class keeps out of its own repr."""
 
@@ -67,9 +70,12 @@ def shape_of(cls: type) -> Shape:
         raise NotStructural("it has a __del__ method, which would run on stored data")
     if msgspec.Struct in cls.__mro__:
         return _StructShape(cls)
-    pydantic = sys.modules.get("pydantic.main")
-    if pydantic is not None and pydantic.BaseModel in cls.__mro__:
-        return _ModelShape(cls)
+    for name in ("pydantic.main", "pydantic.v1.main"):
+        pydantic = sys.modules.get(name)
+        if pydantic is not None and pydantic.BaseModel in cls.__mro__:
+            from ._shapes_v1 import ModelV1Shape, is_v1
+
+            return ModelV1Shape(cls, pydantic.BaseModel) if is_v1(pydantic.BaseModel) else _ModelShape(cls)
     if tuple in cls.__mro__ and type(_static(cls, "_fields")) is tuple:
         return _TupleShape(cls)
     if _static(cls, "__dataclass_fields__") is not None:
@@ -189,6 +195,13 @@ class _DataclassShape:
         _set_attrs(obj, state, ignore_extra)
         return obj
 
+    def quickly(self, fields: Fields, state: Fields) -> Any:
+        if state or self._slots or fields.keys() != self._fields.keys():
+            return None
+        obj = _blank(self._cls)
+        object.__setattr__(obj, "__dict__", fields)
+        return obj
+
     def hidden(self) -> frozenset[str]:
         return frozenset(name for name, field in self._fields.items() if not field.repr)
 
@@ -209,6 +222,13 @@ class _ModelShape:
                 if type(found) is MemberDescriptorType:
                     raise NotStructural(f"its slot {name!r} is not a field")
         _check_blank(cls)
+        slots = [_static(cls, f"__pydantic_{name}__") for name in ("fields_set", "extra", "private")]
+        # Of this kind are all models but root models and those with private attributes.
+        self._plain = all(type(slot) is MemberDescriptorType for slot in slots) and not cls.__private_attributes__
+        if self._plain:
+            (self._get_given, self._get_extra, self._get_private) = (slot.__get__ for slot in slots)
+            (self._put_given, self._put_extra, self._put_private) = (slot.__set__ for slot in slots)
+        self._allows_extra = cls.model_config.get("extra") == "allow"
 
     # Asked each time: model_rebuild() may change them.
     def _declared(self) -> dict[str, Any]:
@@ -222,6 +242,13 @@ class _ModelShape:
     def apart(self, obj: Any) -> tuple[Fields, Fields | None]:
         space = _instance_dict(obj)
         declared = self._declared()
+        if self._plain and space.keys() == declared.keys():
+            try:
+                given = self._get_given(obj)
+                if not self._get_extra(obj) and not self._get_private(obj):
+                    return space, None if given == space.keys() else {"set": sorted(given)}
+            except (AttributeError, TypeError):  # a model that was put together by hand
+                pass
         state: Fields = {}
         if space.keys() == declared.keys():
             fields = space
@@ -258,7 +285,7 @@ class _ModelShape:
         given = {*fields, *extra} - added
         if "set" in state:
             given &= set(state["set"])
-        allows_extra = self._cls.model_config.get("extra") == "allow"
+        allows_extra = self._allows_extra
         if extra and not allows_extra:
             if not ignore_extra:
                 raise Mismatch(f"the extra field {next(iter(extra))!r}, and the model allows none")
@@ -288,6 +315,22 @@ class _ModelShape:
             if type(value).__name__ != "PydanticUndefinedType":
                 private[name] = value
         return private if declared else None
+
+    def quickly(self, fields: Fields, state: Fields) -> Any:
+        if not self._plain or fields.keys() != self._declared().keys():
+            return None
+        if not state:
+            given = set(fields)
+        elif len(state) == 1 and "set" in state:
+            given = set(state["set"]).intersection(fields)
+        else:
+            return None
+        obj = object.__new__(self._cls)
+        object.__setattr__(obj, "__dict__", fields)
+        self._put_given(obj, given)
+        self._put_extra(obj, {} if self._allows_extra else None)
+        self._put_private(obj, None)
+        return obj
 
     def hidden(self) -> frozenset[str]:
         return frozenset(name for name, field in self._declared().items() if not field.repr)
@@ -332,6 +375,9 @@ class _TupleShape:
         _set_attrs(obj, state, ignore_extra)
         return obj
 
+    def quickly(self, fields: Fields, state: Fields) -> Any:
+        return None
+
     def hidden(self) -> frozenset[str]:
         return frozenset()
 
@@ -373,6 +419,9 @@ class _StructShape:
         obj = self._cls(**fields)
         _set_attrs(obj, state, ignore_extra)
         return obj
+
+    def quickly(self, fields: Fields, state: Fields) -> Any:
+        return None
 
     def hidden(self) -> frozenset[str]:
         return frozenset()

@@ -59,6 +59,16 @@ def is_plain(value: Any, room: int = MAX_DEPTH) -> bool:
 
 def to_msgpack(value: Any, registry: TypeRegistry, strict: bool, label: str) -> tuple[bytes, bool]:
     """The MessagePack of a value, and whether it is typed; Unencodable if it cannot be read again exactly."""
+    return _to_msgpack(value, _Lowering(registry, strict, careful=False), label)
+
+
+def writer(registry: TypeRegistry, strict: bool, label: str) -> Callable[[Any], tuple[bytes, bool]]:
+    """to_msgpack() for many values, which looks up each class once."""
+    lowering = _Lowering(registry, strict, careful=False)
+    return lambda value: _to_msgpack(value, lowering, label)
+
+
+def _to_msgpack(value: Any, lowering: _Lowering, label: str) -> tuple[bytes, bool]:
     kind = type(value)
     try:
         if kind in SCALARS or ((kind is dict or kind is list) and is_plain(value)):
@@ -71,9 +81,9 @@ def to_msgpack(value: Any, registry: TypeRegistry, strict: bool, label: str) -> 
         raise _changed(error, label) from error
     try:
         try:
-            return _encode(_Lowering(registry, strict, careful=False).lower(value, MAX_DEPTH)), True
+            return _encode(lowering.lower(value, MAX_DEPTH)), True
         except (OverflowError, UnicodeEncodeError):
-            return _encode(_Lowering(registry, strict, careful=True).lower(value, MAX_DEPTH)), True
+            return _encode(lowering.with_care().lower(value, MAX_DEPTH)), True
     except Refusal as refusal:
         raise _unencodable(refusal, label) from refusal.__cause__
     except RecursionError:
@@ -145,6 +155,9 @@ class _Lowering:
         self._careful = careful
         self._scalars = _SAFE if careful else SCALARS
         self._entries: dict[type, Any] = {}
+
+    def with_care(self) -> _Lowering:
+        return _Lowering(self._registry, self._strict, careful=True)
 
     def lower(self, value: Any, room: int) -> Any:
         kind = type(value)
@@ -268,9 +281,12 @@ class _Lowering:
         scalars = self._scalars
         try:
             for name, item in fields.items():
+                kind = type(item)
                 if type(name) is not str:
                     raise Refusal("an attribute name is not a str", type(name))
-                tree[name] = item if type(item) in scalars else self.lower(item, room)
+                # An empty list or dict is itself, and most of the containers in messages are empty.
+                plain = kind in scalars or ((kind is list or kind is dict) and not item)
+                tree[name] = item if plain else self.lower(item, room)
         except Refusal as refusal:
             refusal.inside(holder, f".{name}")
             raise

@@ -19,7 +19,16 @@ from holdfast import wire
 from holdfast.addresses import last_name
 from holdfast.clock import new_id
 from holdfast.errors import HoldfastError
-from holdfast.ops import Claim, CreateIntent, DeleteRecord, GetRecord, ListAddresses, PutRecord, ReleaseOwner
+from holdfast.ops import (
+    Claim,
+    CreateIntent,
+    DeleteRecord,
+    GetRecord,
+    ListAddresses,
+    ListThreads,
+    PutRecord,
+    ReleaseOwner,
+)
 from holdfast.server import ops_rules
 from holdfast.server.caller import Caller
 from holdfast.server.errors import BadRequest, TooLarge
@@ -281,10 +290,19 @@ async def _tell(send: Send, topics: list[str]) -> None:
 
 
 async def _ours(platform: Platform, caller: Caller, topics: list[str]) -> list[str]:
-    """Wake-ups that tell of the caller's own workspace: an agent's name may be one of another's, too."""
+    """Wake-ups that tell of the caller's own workspace: a name of an agent or thread may be one of another's, too.
+
+    Threads are the workspace's, and no agent's.
+    """
+    if caller.agent is not None:
+        topics = [topic for topic in topics if not topic.startswith("thread:")]
     if caller.tenant == LOCAL_TENANT:
         return topics
     told = [topic for topic in topics if topic.startswith("intent:")]
+    threads = [topic.removeprefix("thread:") for topic in topics if topic.startswith("thread:")]
+    if threads:
+        page = await platform.store.one(ListThreads(ids=threads, limit=len(threads)), tenant=caller.tenant)
+        told += [f"thread:{thread.thread_id}" for thread in page.items]
     names = {topic.removeprefix("agent:") for topic in topics if topic.startswith("agent:")}
     if names:
         busy = await platform.store.one(ListAddresses(), tenant=caller.tenant)

@@ -197,15 +197,15 @@ class PostgresStore(Store):
     def _read_over(self, link: Link, ops: Sequence[Op[Any]], tenant: str) -> list[Any]:
         common = {"tenant": tenant, "clock_offset": self.clock.offset_us}
         statements = self._statements
-        if len(ops) == 1:
-            course = Course(ops, common)
-            while course.queries is not None:
-                asked = [query for query in course.queries if isinstance(query, Query)]  # a read inserts no rows
-                course.take([link.one(statements[query.name], {**query.params, **common}) for query in asked])
-            return course.results
         courses = [Course([op], common) for op in ops]
-        transact(link, statements, courses, begin=BEGIN_READING)
-        return [course.results[0] for course in courses]
+        if len(ops) != 1 or ops[0].at_once:
+            transact(link, statements, courses, begin=BEGIN_READING)
+            return [course.results[0] for course in courses]
+        [course] = courses
+        while course.queries is not None:
+            asked = [query for query in course.queries if isinstance(query, Query)]  # a read inserts no rows
+            course.take([link.one(statements[query.name], {**query.params, **common}) for query in asked])
+        return course.results
 
     def _read_for(self, ops: Sequence[Op[Any]], tenant: str, done: Done) -> None:
         try:

@@ -220,6 +220,8 @@ _SUBJECTS: dict[type[Any], Callable[[Any], _Subjects]] = {
     ops.VoidSteps: _of_lease,
     ops.PutCheckpoint: _of_lease,
     ops.PutPiece: lambda op: ((), ()),
+    ops.PutThread: lambda op: ((f"thread {op.thread_id}",), ()),
+    ops.SetThreadTtl: lambda op: ((f"thread {op.thread_id}",), ()),
 }
 
 

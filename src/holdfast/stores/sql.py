@@ -103,6 +103,8 @@ _MACROS: dict[Dialect, dict[str, str]] = {
         "for_share": "",
         "for_update_skip_locked": "",
         "clustered": "WITHOUT ROWID",
+        "rowid": "INTEGER PRIMARY KEY",
+        "serial": "INTEGER PRIMARY KEY",
     },
     "postgres": {
         # Bytes compare alike everywhere; a locale would be slower, and an upgrade of it breaks indexes.
@@ -114,6 +116,8 @@ _MACROS: dict[Dialect, dict[str, str]] = {
         "for_share": "FOR SHARE",
         "for_update_skip_locked": "FOR UPDATE SKIP LOCKED",
         "clustered": "",
+        "rowid": "BIGINT PRIMARY KEY",
+        "serial": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
     },
 }
 
@@ -137,8 +141,9 @@ def read_blocks(text: str) -> tuple[list[Block], dict[str, str]]:
 def render(text: str, dialect: Dialect, *, schema: str = "", macros: Mapping[str, str] | None = None) -> str:
     """A statement as the database takes it."""
     known = {**_MACROS[dialect], "schema": f'"{schema}"', **(macros or {})}
-    expanded = _MACRO.sub(lambda m: known[m[1]], text)
-    expanded = _MACRO.sub(lambda m: known[m[1]], expanded)
+    expanded = text
+    while _MACRO.search(expanded):
+        expanded = _MACRO.sub(lambda m: known[m[1]], expanded)
     if dialect == "sqlite":
         return _TABLE.sub("", expanded)
     return _TABLE.sub(f'"{schema}".', _PARAM.sub(r"%(\1)s", expanded))

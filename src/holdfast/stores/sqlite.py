@@ -242,7 +242,7 @@ class SqliteStore(Store):
         except IndexError:
             connection = self._connect()
         try:
-            if len(ops) > 1:
+            if len(ops) > 1 or any(op.at_once for op in ops):
                 connection.execute("BEGIN")
             return self._run_ops(connection, ops, tenant, [])
         except sqlite3.Error as error:

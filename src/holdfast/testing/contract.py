@@ -41,6 +41,14 @@ from holdfast.testing.contract_kit import AsyncDriver, BlockingDriver, Driver, c
 from holdfast.testing.contract_laws import BatchRules, FenceRules, RepeatRules, TableRules, TenantRules
 from holdfast.testing.contract_leases import ClaimRules, LeaseRules, OpenRules, ReleaseRules
 from holdfast.testing.contract_records import MoveRules, OwnerRules, RecordRules, TimerRules
+from holdfast.testing.contract_threads import (
+    CopyRules,
+    ExpiryOfThreadsRules,
+    LaneRules,
+    ThreadListRules,
+    ThreadRules,
+    WriteRules,
+)
 from holdfast.testing.contract_values import ValueRules
 
 __all__ = ["AsyncDriver", "BlockingDriver", "Driver", "StoreContract"]
@@ -79,6 +87,12 @@ class StoreContract(
     TimerRules,
     MoveRules,
     OwnerRules,
+    ThreadRules,
+    LaneRules,
+    WriteRules,
+    CopyRules,
+    ThreadListRules,
+    ExpiryOfThreadsRules,
 ):
     """Every rule that a store keeps; each test's name is the rule."""
 

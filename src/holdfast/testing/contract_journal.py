@@ -10,6 +10,7 @@ from holdfast.clock import new_id
 from holdfast.errors import Conflict, Damaged, Fenced, InvalidInput, NotFound
 from holdfast.journal import StepStatus
 from holdfast.ops import (
+    AppendEvent,
     GetProgress,
     Lease,
     Progress,
@@ -208,6 +209,22 @@ class ProgressRules:
         assert await driver.do(asked) == Progress(2, 6, 50, "two")
         await driver.do(VoidSteps(lease=lease, journal_id=lease.intent_id, steps=[("two", 0)], reason="x"))
         assert await driver.do(asked) == Progress(1, 5, 50, "one")
+
+    async def test_progress_is_what_the_run_last_said_of_itself_if_it_said_anything(self, driver: Driver) -> None:
+        lease = await open_new(driver, total_steps=50)
+        asked = GetProgress(intent_id=lease.intent_id)
+        await driver.do(_record(lease, step("one", lease, position=1)))
+        reports: list[dict[str, Any]] = [{"doing": "plan"}, {"doing": "act", "step": 7}]
+        for n, details in enumerate(reports):
+            said = AppendEvent(
+                intent_id=lease.intent_id,
+                lease=lease,
+                note_id=f"n{n}",
+                event_type="intent.progress",
+                details=details,
+            )
+            await driver.do(said)
+            assert await driver.do(asked) == Progress(details.get("step", 1), 1, 50, details["doing"])
 
     async def test_the_progress_of_an_unknown_intent_is_not_found(self, driver: Driver) -> None:
         await expect(NotFound, driver.do(GetProgress(intent_id=new_id())))

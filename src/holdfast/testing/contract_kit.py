@@ -26,21 +26,25 @@ from holdfast.ops import (
     FinishIntent,
     GetIntent,
     Lease,
+    ListCheckpoints,
     ListDecisions,
     ListIntents,
     ListRecords,
+    ListThreads,
     NewIntent,
     Op,
     OpenIntent,
     PutCheckpoint,
     PutPiece,
     PutRecord,
+    PutThread,
     ReadCheckpoints,
     ReadEvents,
     ReadJournal,
     ReadPiece,
     RecordStep,
 )
+from holdfast.ops.threads import NewCheckpoint, Piece, Span, Write, Writes
 from holdfast.stores.base import AsyncStore, Store, Watch
 
 __all__ = [
@@ -63,6 +67,7 @@ __all__ = [
     "new_intent",
     "open_new",
     "step",
+    "thread_put",
 ]
 
 R = TypeVar("R")
@@ -245,6 +250,8 @@ async def dump(driver: Driver, *, tenant: str | None = None) -> dict[str, Any]:
         held[f"live steps {journal_id}"] = await read(ReadJournal(journal_id=journal_id))
         held[f"checkpoints {journal_id}"] = await read(ReadCheckpoints(journal_id=journal_id, limit=10_000))
     held["records"] = await read(ListRecords(kind="doc", limit=10_000))
+    held["threads"] = (await read(ListThreads(limit=10_000))).items
+    held["thread checkpoints"] = await read(ListCheckpoints(limit=10_000))
     held["decisions"] = await read(ListDecisions(pending=False, limit=10_000))
     for owner, journal_id, blob_id, number in sorted(driver.pieces):
         if owner == chosen:
@@ -375,5 +382,21 @@ async def make_world(driver: Driver, **fields: Any) -> World:
         PutCheckpoint(lease=lease, checkpoint=checkpoint(lease, 1, blob_id="blob-1")),
         AppendEvent(intent_id=name, lease=lease, note_id="note-1", event_type="intent.noted", details={"n": 1}),
         PutRecord(kind="doc", record_id=name, body=b"first", write_id="w-1", expected=0, belongs_to=name),
+        thread_put(name),
     )
     return world
+
+
+def thread_put(thread_id: str, **fields: Any) -> PutThread:
+    """The first commit of a thread: an element, a checkpoint that needs it, and a write."""
+    made = NewCheckpoint(
+        ns="", checkpoint_id="c1", run_id="run-1", meta='{"step":1}', spans=[Span("messages", 0, 1)], head=b"head"
+    )
+    values = {
+        "home": "home",
+        "pieces": [Piece("messages", 0, 1, b"hello")],
+        "checkpoint": made,
+        "writes": [Writes(ns="", checkpoint_id="c1", task_id="t1", writes=[Write(0, "messages", b"hello")])],
+        **fields,
+    }
+    return PutThread(thread_id=thread_id, **values)

@@ -11,6 +11,7 @@ from holdfast.ops import (
     AskDecision,
     CreateIntent,
     DeleteRecord,
+    DeleteRecords,
     DueRecords,
     FinishIntent,
     GetRecord,
@@ -21,6 +22,7 @@ from holdfast.ops import (
     NextDue,
     Prune,
     PutRecord,
+    RecentRecords,
     Record,
     ReleaseIntent,
     ReleaseOwner,
@@ -97,6 +99,55 @@ class RecordRules:
         assert [r.record_id for r in await driver.do(ListRecords(kind="doc", limit=2))] == ["a", "b"]
         assert [r.record_id for r in await driver.do(ListRecords(kind="doc", after="b"))] == ["c"]
         await expect(InvalidInput, driver.do(ListRecords(kind="doc", limit=0)))
+
+    async def test_records_are_listed_by_their_last_write_and_in_pages(self, driver: Driver) -> None:
+        for name in ("a/1", "a/2", "b/1", "a/3"):
+            await put(driver, name)
+            driver.advance(1)
+        await put(driver, "a/1", b"again")
+        await driver.do(PutRecord(kind="other", record_id="a/9", body=b"", write_id=new_id()))
+        assert [r.record_id for r in await driver.do(RecentRecords(kind="doc"))] == ["a/1", "a/3", "b/1", "a/2"]
+        first = await driver.do(RecentRecords(kind="doc", prefix="a/", limit=2))
+        assert [r.record_id for r in first] == ["a/1", "a/3"]
+        last = first[-1]
+        rest = RecentRecords(kind="doc", prefix="a/", after_at=last.updated_at, after=last.record_id, limit=2)
+        assert [r.record_id for r in await driver.do(rest)] == ["a/2"]
+        await expect(InvalidInput, driver.do(RecentRecords(kind="doc", limit=0)))
+
+    async def test_recent_records_of_one_moment_come_by_id_without_gap_or_repeat(self, driver: Driver) -> None:
+        ids = [f"{n}" for n in range(5)]
+        await driver.execute(
+            *[PutRecord(kind="doc", record_id=name, body=b"", write_id=new_id(), expected=0) for name in ids]
+        )
+        found: list[Record] = []
+        for _ in ids:
+            last = found[-1] if found else None
+            at, after = (None, "") if last is None else (last.updated_at, last.record_id)
+            [one] = await driver.do(RecentRecords(kind="doc", after_at=at, after=after, limit=1))
+            found.append(one)
+        assert sorted(r.record_id for r in found) == ids
+
+    async def test_records_under_a_prefix_are_listed_and_deleted_together(self, driver: Driver) -> None:
+        names = ["a", "a/", "a/1", "a/2", "a/\U0010ffff/1", "a0", "b/1"]
+        for name in names:
+            await put(driver, name)
+        await driver.do(PutRecord(kind="other", record_id="a/1", body=b"", write_id=new_id()))
+
+        async def under(prefix: str, **fields: Any) -> list[str]:
+            return [r.record_id for r in await driver.do(ListRecords(kind="doc", prefix=prefix, **fields))]
+
+        assert await under("a/") == names[1:5]
+        assert await under("a/", after="a/1", limit=1) == ["a/2"]
+        assert await under("a/\U0010ffff") == ["a/\U0010ffff/1"]
+        await put(driver, "a/of it", belongs_to="it")
+        assert await under("a/", belongs_to="it") == ["a/of it"]
+        assert await under("b", belongs_to="it") == []
+        assert [await driver.do(DeleteRecords(kind="doc", prefix="a/", limit=3)) for _ in range(3)] == [3, 2, 0]
+        assert await under("") == ["a", "a0", "b/1"]
+        others = await driver.do(ListRecords(kind="other"))
+        assert len(others) == 1
+        await expect(InvalidInput, driver.do(DeleteRecords(kind="doc", prefix="")))
+        await expect(InvalidInput, driver.do(DeleteRecords(kind="doc", prefix="a", limit=0)))
 
     async def test_the_records_of_an_intent_are_listed_and_pruned_with_it(self, driver: Driver) -> None:
         one, other = await create(driver), await create(driver)

@@ -11,6 +11,7 @@ from holdfast.clock import new_id
 from holdfast.intents import Status
 from holdfast.journal import StepStatus
 from holdfast.ops import Lease, Op
+from holdfast.ops.threads import Span
 from holdfast.testing.contract_kit import (
     AGENT,
     Driver,
@@ -22,6 +23,7 @@ from holdfast.testing.contract_kit import (
     new_intent,
     open_new,
     step,
+    thread_put,
 )
 
 # Every write that a lease allows, for a world and a lease that may or may not be good.
@@ -93,11 +95,28 @@ UNLEASED: dict[str, Callable[[World], Op[Any]]] = {
     "put_record": lambda w: ops.PutRecord(kind="doc", record_id=w.intent_id, body=b"next", write_id="w-2", expected=1),
     "get_record": lambda w: ops.GetRecord(kind="doc", record_id=w.intent_id),
     "list_records": lambda w: ops.ListRecords(kind="doc"),
+    "recent_records": lambda w: ops.RecentRecords(kind="doc"),
     "due_records": lambda w: ops.DueRecords(),
     "delete_record": lambda w: ops.DeleteRecord(kind="doc", record_id=w.intent_id),
+    "delete_records": lambda w: ops.DeleteRecords(kind="doc", prefix=w.intent_id),
     "next_due": lambda w: ops.NextDue(),
     "measure": lambda w: ops.Measure(),
     "check": lambda w: ops.CheckWritable(),
+    "put_thread": lambda w: thread_put(w.intent_id, writes=[]),
+    "read_thread": lambda w: ops.ReadThread(thread_id=w.intent_id),
+    "read_pieces": lambda w: ops.ReadPieces(thread_id=w.intent_id, spans=[Span("messages", 0, 1)]),
+    "list_checkpoints": lambda w: ops.ListCheckpoints(),
+    "list_checkpoints_of": lambda w: ops.ListCheckpoints(thread_id=w.intent_id),
+    "read_path": lambda w: ops.ReadPath(thread_id=w.intent_id, checkpoint_id="c1"),
+    "find_runs": lambda w: ops.FindRuns(run_ids=["run-1"]),
+    "list_threads": lambda w: ops.ListThreads(),
+    "list_threads_of": lambda w: ops.ListThreads(ids=[w.intent_id]),
+    "count_threads": lambda w: ops.CountThreads(),
+    "copy_thread": lambda w: ops.CopyThread(source=w.intent_id, target=f"copy of {w.intent_id}"),
+    "delete_thread": lambda w: ops.DeleteThread(thread_id=w.intent_id),
+    "drop_checkpoints": lambda w: ops.DropCheckpoints(thread_id=w.intent_id, drop=[("", "c1")]),
+    "thread_ttl": lambda w: ops.SetThreadTtl(thread_id=w.intent_id, ttl_seconds=None),
+    "expire_threads": lambda w: ops.ExpireThreads(),
 }
 
 
@@ -208,6 +227,18 @@ async def _move_of_one(driver: Driver) -> Op[Any]:
     )
 
 
+async def _expiry_of_some(driver: Driver) -> Op[Any]:
+    for _ in range(3):
+        await driver.do(thread_put(new_id(), ttl_seconds=60.0))
+    driver.advance(61)
+    return ops.ExpireThreads()
+
+
+async def _no_more_expiry(driver: Driver) -> Op[Any]:
+    await driver.do(thread_put("t", ttl_seconds=60.0))
+    return ops.SetThreadTtl(thread_id="t", ttl_seconds=None)
+
+
 # Each write with its kind and a scene in which it has something to do.
 REPEATS: dict[str, tuple[type[Op[Any]], Callable[[Driver], Awaitable[Op[Any]]]]] = {
     "create": (ops.CreateIntent, _just(lambda: ops.CreateIntent(new=new_intent(labels={"a": "b"})))),
@@ -252,8 +283,27 @@ REPEATS: dict[str, tuple[type[Op[Any]], Callable[[Driver], Awaitable[Op[Any]]]]]
     "release_owner": (ops.ReleaseOwner, _in_world("release_owner")),
     "put_record": (ops.PutRecord, _in_world("put_record")),
     "delete_record": (ops.DeleteRecord, _in_world("delete_record")),
+    "delete_records": (ops.DeleteRecords, _in_world("delete_records")),
     "check": (ops.CheckWritable, _just(ops.CheckWritable)),
+    "put_thread": (ops.PutThread, _just(lambda: thread_put("t"))),
+    "put_thread_again": (ops.PutThread, _in_world("put_thread")),
+    "put_thread_to_expire": (ops.PutThread, _just(lambda: thread_put("t", ttl_seconds=60.0))),
+    "copy_thread": (ops.CopyThread, _in_world("copy_thread")),
+    "delete_thread": (ops.DeleteThread, _in_world("delete_thread")),
+    "drop_checkpoints": (ops.DropCheckpoints, _in_world("drop_checkpoints")),
+    "thread_ttl": (ops.SetThreadTtl, _no_more_expiry),
+    "expire_threads": (ops.ExpireThreads, _expiry_of_some),
 }
 
 # Their answer tells what was done or what time it is, so a repeat answers differently.
-COUNTING = (ops.Sweep, ops.Prune, ops.ReleaseOwner, ops.RenewLease, ops.CheckWritable)
+COUNTING = (
+    ops.Sweep,
+    ops.Prune,
+    ops.ReleaseOwner,
+    ops.RenewLease,
+    ops.CheckWritable,
+    ops.DeleteRecords,
+    ops.DeleteThread,
+    ops.DropCheckpoints,
+    ops.ExpireThreads,
+)

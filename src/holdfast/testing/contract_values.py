@@ -185,7 +185,7 @@ class ValueRules:
         else:
             assert getattr(await get(driver, made.intent_id), case) == text
 
-    @cases(empty=b"", zero=b"\0", five_megabytes=os.urandom(5_000_000))
+    @cases(empty=b"", zero=b"\0", two_megabytes=os.urandom(2_000_000))
     async def test_bytes_are_kept_exactly(self, driver: Driver, case: bytes) -> None:
         lease = await open_new(driver, payload=case, meta=case)
         name = lease.intent_id

@@ -6,7 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast import ops
-from holdfast.stores.plans import checkpoints, decisions, history, intents, journal, leases, records
+from holdfast.stores.plans import (
+    checkpoints,
+    decisions,
+    history,
+    intents,
+    journal,
+    leases,
+    records,
+    thread_lists,
+    thread_upkeep,
+    threads,
+)
 from holdfast.stores.sql import Plan
 
 _PLANS: dict[type[Any], Callable[[Any], Plan[Any]]] = {
@@ -43,11 +54,26 @@ _PLANS: dict[type[Any], Callable[[Any], Plan[Any]]] = {
     ops.PutRecord: records.put,
     ops.GetRecord: records.get,
     ops.ListRecords: records.list_page,
+    ops.RecentRecords: records.recent,
     ops.DueRecords: records.due,
     ops.DeleteRecord: records.delete,
+    ops.DeleteRecords: records.delete_many,
     ops.NextDue: records.next_due,
     ops.Measure: records.measure,
     ops.CheckWritable: history.check_writable,
+    ops.PutThread: threads.put,
+    ops.ReadThread: threads.read,
+    ops.ReadPieces: threads.read_pieces,
+    ops.ListCheckpoints: thread_lists.list_page,
+    ops.ReadPath: thread_lists.path,
+    ops.FindRuns: thread_lists.find_runs,
+    ops.ListThreads: thread_lists.list_threads,
+    ops.CountThreads: thread_lists.count,
+    ops.CopyThread: thread_upkeep.copy,
+    ops.DeleteThread: thread_upkeep.delete,
+    ops.DropCheckpoints: thread_upkeep.drop,
+    ops.SetThreadTtl: thread_upkeep.set_ttl,
+    ops.ExpireThreads: thread_upkeep.expire,
 }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from holdfast.errors import Conflict, Damaged, Fenced, NotFound
 from holdfast.journal import Step
 from holdfast.ops import (
@@ -163,6 +165,23 @@ def read(op: ReadJournal) -> Plan[list[Step]]:
     return [to_step(row) for row in rows]
 
 
+class _Report(msgspec.Struct, frozen=True):
+    doing: str
+    step: int | None = None
+
+
+_decode_report = msgspec.json.Decoder(_Report).decode
+
+
+def _read_report(details: str, intent_id: str) -> _Report:
+    try:
+        return _decode_report(details)
+    except msgspec.DecodeError as error:
+        raise Damaged(
+            f"what intent {intent_id} last told of itself is damaged ({error}).", intent_id=intent_id
+        ) from None
+
+
 def progress(op: GetProgress) -> Plan[Progress]:
     row = yield from fetch_one("intent_by_id", intent_id=op.intent_id)
     if row is None:
@@ -174,6 +193,10 @@ def progress(op: GetProgress) -> Plan[Progress]:
     if position is not None:
         named = yield from fetch_one("step_at", journal_id=intent.journal_id, position=position)
         last = named[0] if named else None
+    told = yield from fetch_one("last_report", intent_id=op.intent_id)
+    if told is not None:  # what the run itself says goes before what can be counted
+        said = _read_report(told[0], op.intent_id)
+        finished, last = finished if said.step is None else said.step, said.doing
     return Progress(int(finished), int(recorded), intent.total_steps, last)
 
 

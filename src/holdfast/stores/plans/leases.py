@@ -23,7 +23,11 @@ from holdfast.stores.plans.rows import (
     topic_of_address,
     write_all,
 )
+from holdfast.stores.plans.thread_upkeep import expire_all
 from holdfast.stores.sql import Notify, Plan, fetch, fetch_one, query, together
+
+# An expired thread may have many rows, and others wait while they are deleted.
+_THREADS_AT_A_TIME = 5
 
 
 def claim(op: Claim) -> Plan[list[Intent]]:
@@ -159,7 +163,11 @@ def release(op: ReleaseIntent) -> Plan[Intent]:
 def sweep(op: Sweep) -> Plan[int]:
     check_limit(op.limit)
     settled = 0
-    for row in (yield from fetch("past_deadline", limit=op.limit)):
+    late, stale = yield from together(
+        query("past_deadline", limit=op.limit),
+        query("expired_threads", limit=min(op.limit, _THREADS_AT_A_TIME)),
+    )
+    for row in late:
         moment = Moment(*to_locked(row))
         if time_out_if_due(moment):
             yield from moment.write(last=False)
@@ -170,4 +178,5 @@ def sweep(op: Sweep) -> Plan[int]:
             yield from moment.write(last=False)
             settled += 1
     settled += yield from settle_expired(op.limit)
+    settled += yield from expire_all(stale)
     return settled

@@ -8,6 +8,7 @@ from holdfast.errors import Conflict, Damaged, InvalidInput
 from holdfast.intents import Intent, Status
 from holdfast.ops import (
     DeleteRecord,
+    DeleteRecords,
     DueRecords,
     GetRecord,
     ListAddresses,
@@ -17,6 +18,7 @@ from holdfast.ops import (
     MoveIntent,
     NextDue,
     PutRecord,
+    RecentRecords,
     Record,
     ReleaseOwner,
 )
@@ -34,6 +36,7 @@ from holdfast.stores.sql import Notify, Plan, Row, change, fetch, fetch_one, que
 
 _FIELDS = tuple(f.name for f in msgspec.structs.fields(Record))
 _PREPARED = msgspec.json.Decoder(Record)  # made where no two threads meet, as in `rows`
+_END_OF_TIME = (1 << 63) - 1
 _MOVES = {Status.WAITING: "intent.waiting", Status.IN_PROGRESS: "intent.in_progress"}
 
 
@@ -80,13 +83,35 @@ def get(op: GetRecord) -> Plan[Record | None]:
 
 def list_page(op: ListRecords) -> Plan[list[Record]]:
     check_limit(op.limit)
-    if op.belongs_to is None:
-        rows = yield from fetch("list_records", kind=op.kind, after=op.after, limit=op.limit)
+    where = {"kind": op.kind, "after": op.after, "limit": op.limit}
+    if op.belongs_to is not None:
+        length = len(op.prefix)
+        name, where = "list_records_of", {**where, "belongs_to": op.belongs_to, "prefix": op.prefix, "length": length}
+    elif op.prefix:
+        name, where = "list_records_under", {**where, **_under(op.prefix)}
     else:
-        rows = yield from fetch(
-            "list_records_of", kind=op.kind, belongs_to=op.belongs_to, after=op.after, limit=op.limit
-        )
+        name = "list_records"
+    return [_to_record(row) for row in (yield from fetch(name, **where))]
+
+
+def recent(op: RecentRecords) -> Plan[list[Record]]:
+    check_limit(op.limit)
+    at = _END_OF_TIME if op.after_at is None else op.after_at
+    where = {"kind": op.kind, "at": at, "after": op.after, "limit": op.limit}
+    if op.prefix:
+        rows = yield from fetch("recent_records_under", **where, **_under(op.prefix))
+    else:
+        rows = yield from fetch("recent_records", **where)
     return [_to_record(row) for row in rows]
+
+
+def _under(prefix: str) -> dict[str, str]:
+    """Between which ids those lie that begin with a prefix: text compares by its code points."""
+    rest = prefix.rstrip("\U0010ffff")
+    if not rest:
+        raise InvalidInput("prefix: must begin with a character that another one can follow.")
+    following = ord(rest[-1]) + 1
+    return {"low": prefix, "high": rest[:-1] + chr(0xE000 if following == 0xD800 else following)}
 
 
 def due(op: DueRecords) -> Plan[list[Record]]:
@@ -97,6 +122,14 @@ def due(op: DueRecords) -> Plan[list[Record]]:
 def delete(op: DeleteRecord) -> Plan[None]:
     yield Notify(f"record:{op.kind}")
     yield from change("delete_record", kind=op.kind, record_id=op.record_id)
+
+
+def delete_many(op: DeleteRecords) -> Plan[int]:
+    check_limit(op.limit)
+    if not op.prefix:
+        raise InvalidInput("prefix: must not be empty; name what is to go.")
+    yield Notify(f"record:{op.kind}")
+    return (yield from change("delete_records_under", kind=op.kind, limit=op.limit, **_under(op.prefix)))
 
 
 def next_due(_op: NextDue) -> Plan[int | None]:

@@ -37,7 +37,7 @@ SELECT {{decision_columns}}, {{now}} FROM hf.decisions d
 WHERE d.tenant = :tenant AND d.outcome IS NULL AND d.expires_at IS NOT NULL AND d.expires_at <= {{moment}}
 ORDER BY d.expires_at LIMIT :limit
 
--- define: checkpoint_columns
+-- define: version_columns
 c.journal_id, c.version, c.pin, c.state, c.meta, c.blob_id, c.attempt, c.at, c.seal
 
 -- name: insert_checkpoint
@@ -61,11 +61,11 @@ DELETE FROM hf.checkpoints
 WHERE tenant = :tenant AND journal_id = :journal_id AND version <= :upto AND pin IS NULL
 
 -- name: checkpoint
-SELECT {{checkpoint_columns}} FROM hf.checkpoints c
+SELECT {{version_columns}} FROM hf.checkpoints c
 WHERE c.tenant = :tenant AND c.journal_id = :journal_id AND c.version = :version
 
 -- name: read_checkpoints
-SELECT {{checkpoint_columns}} FROM hf.checkpoints c
+SELECT {{version_columns}} FROM hf.checkpoints c
 WHERE c.tenant = :tenant AND c.journal_id = :journal_id
   AND (CAST(:version AS BIGINT) IS NULL OR c.version = :version)
   AND (CAST(:pin AS TEXT) IS NULL OR c.pin = :pin)

@@ -85,6 +85,10 @@ FROM hf.steps WHERE tenant = :tenant AND journal_id = :journal_id AND voided = 0
 SELECT name FROM hf.steps
 WHERE tenant = :tenant AND journal_id = :journal_id AND scope = '' AND position = :position AND voided = 0
 
+-- name: last_report
+SELECT details FROM hf.events
+WHERE tenant = :tenant AND intent_id = :intent_id AND event_type = 'intent.progress' ORDER BY seq DESC LIMIT 1
+
 -- name: insert_piece
 INSERT INTO hf.pieces (tenant, journal_id, blob_id, number, data)
 VALUES (:tenant, :journal_id, :blob_id, :number, :data) ON CONFLICT DO NOTHING

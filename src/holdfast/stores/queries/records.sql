@@ -30,11 +30,28 @@ SELECT {{record_columns}} FROM hf.records r
 WHERE r.tenant = :tenant AND r.kind = :kind AND r.record_id > :after
 ORDER BY r.record_id LIMIT :limit
 
+-- name: list_records_under
+SELECT {{record_columns}} FROM hf.records r
+WHERE r.tenant = :tenant AND r.kind = :kind AND r.record_id > :after AND r.record_id >= :low AND r.record_id < :high
+ORDER BY r.record_id LIMIT :limit
+
 -- name: list_records_of
 SELECT {{record_columns}} FROM hf.records r
 WHERE r.tenant = :tenant AND r.belongs_to = :belongs_to AND r.belongs_to <> '' AND r.kind = :kind
-  AND r.record_id > :after
+  AND r.record_id > :after AND SUBSTR(r.record_id, 1, :length) = :prefix
 ORDER BY r.record_id LIMIT :limit
+
+-- name: recent_records
+SELECT {{record_columns}} FROM hf.records r
+WHERE r.tenant = :tenant AND r.kind = :kind
+  AND (r.updated_at < :at OR (r.updated_at = :at AND r.record_id > :after))
+ORDER BY r.updated_at DESC, r.record_id LIMIT :limit
+
+-- name: recent_records_under
+SELECT {{record_columns}} FROM hf.records r
+WHERE r.tenant = :tenant AND r.kind = :kind AND r.record_id >= :low AND r.record_id < :high
+  AND (r.updated_at < :at OR (r.updated_at = :at AND r.record_id > :after))
+ORDER BY r.updated_at DESC, r.record_id LIMIT :limit
 
 -- name: due_records
 SELECT {{record_columns}} FROM hf.records r
@@ -43,6 +60,13 @@ ORDER BY r.due_at LIMIT :limit
 
 -- name: delete_record
 DELETE FROM hf.records WHERE tenant = :tenant AND kind = :kind AND record_id = :record_id
+
+-- name: delete_records_under
+DELETE FROM hf.records WHERE tenant = :tenant AND kind = :kind AND record_id IN (
+    SELECT r.record_id FROM hf.records r
+    WHERE r.tenant = :tenant AND r.kind = :kind AND r.record_id >= :low AND r.record_id < :high
+    ORDER BY r.record_id LIMIT :limit
+)
 
 -- name: delete_records_of
 DELETE FROM hf.records WHERE tenant = :tenant AND belongs_to = :intent_id AND belongs_to <> ''
@@ -84,6 +108,8 @@ SELECT MIN(due) FROM (
     WHERE d.tenant = :tenant AND d.outcome IS NULL AND d.expires_at IS NOT NULL
     UNION ALL
     SELECT MIN(r.due_at) FROM hf.records r WHERE r.tenant = :tenant AND r.due_at IS NOT NULL
+    UNION ALL
+    SELECT MIN(t.expires_at) FROM hf.threads t WHERE t.tenant = :tenant AND t.expires_at IS NOT NULL
 ) AS timed
 
 -- name: open_by_status
