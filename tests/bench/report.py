@@ -27,6 +27,12 @@ _TITLES = {
     "handover": "kill -9 of a worker until another one runs its handler",
     "listeners": "Idle agents' streams on one server process",
     "blocked": "A handler that blocks its event loop",
+    "chat": "LangGraph: a chat that grows by one 500-byte message a superstep, one invocation",
+    "chat_bytes": "LangGraph: what that chat takes on the disk, for each thread",
+    "chat_read": "LangGraph: get_state at the end of that chat",
+    "chat_history": "LangGraph: the whole get_state_history of that chat",
+    "small": "LangGraph: a superstep of a state that stays small",
+    "pair": "LangGraph: put and put_writes alone, each caller on a thread of its own",
 }
 Row = list[str]
 

@@ -12,15 +12,16 @@ from tests.bench import places, report
 from tests.bench.peers import SETTINGS, dbos_version
 from tests.bench.places import Medium, StoreName
 from tests.bench.remote import REMOTE_SECTIONS
+from tests.bench.savers import SAVER_SECTIONS
 from tests.bench.sections import CORE_SECTIONS, FULL, QUICK, SMOKE, Figure, Scale, Workshop
 from tests.bench.targets import judge
 
 STORES: tuple[StoreName, ...] = ("SQLite", "PostgreSQL")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 # The second look, in memory, shows the software's own cost; what it cannot show is left out there.
-_ON_DISK_ONLY = ("ceilings", "handover", "listeners", "blocked")
+_ON_DISK_ONLY = ("ceilings", "handover", "listeners", "blocked", *SAVER_SECTIONS)
 _WITH_DBOS = ("lone", "many", "reopen", "remote")
-SECTIONS = {**CORE_SECTIONS, **REMOTE_SECTIONS}
+SECTIONS = {**CORE_SECTIONS, **REMOTE_SECTIONS, **SAVER_SECTIONS}
 
 
 class Progress:

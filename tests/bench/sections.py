@@ -47,6 +47,12 @@ class Scale:
     kills: int = 100
     listeners: int = 5_000
     blocked_seconds: float = 180.0
+    chat_steps: tuple[int, ...] = (100, 300, 1000)
+    chat_rounds: int = 3
+    small_steps: int = 1000
+    pair_block: int = 160
+    pair_rounds: int = 9
+    pair_workers: tuple[int, ...] = (1, 4, 16)
 
 
 FULL = Scale("full")
@@ -68,6 +74,10 @@ QUICK = Scale(
     kills=10,
     listeners=500,
     blocked_seconds=6.0,
+    chat_steps=(100, 300),
+    small_steps=200,
+    pair_block=64,
+    pair_rounds=3,
 )
 SMOKE = Scale(
     "smoke",
@@ -91,6 +101,12 @@ SMOKE = Scale(
     kills=2,
     listeners=20,
     blocked_seconds=2.0,
+    chat_steps=(10,),
+    chat_rounds=2,
+    small_steps=5,
+    pair_block=8,
+    pair_rounds=2,
+    pair_workers=(1, 2),
 )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tests.bench import remote as r
+from tests.bench import savers as g
 from tests.bench import sections as s
 from tests.bench.sections import Figure, Scale
 
@@ -65,7 +66,7 @@ class Book:
 
 def judge(figures: Sequence[Figure], scale: Scale) -> list[Verdict]:
     book = Book(figures)
-    return [*_lone(book), *_many(book, scale), *_others(book, scale), *_remote(book, scale)]
+    return [*_lone(book), *_many(book, scale), *_others(book, scale), *_remote(book, scale), *_savers(book, scale)]
 
 
 def _lone(book: Book) -> Iterable[Verdict]:
@@ -140,6 +141,43 @@ def _remote(book: Book, scale: Scale) -> Iterable[Verdict]:
     yield Verdict("idle listeners in one process", ">=", 5_000, "listeners", held, None)
     text = f"false take-overs while a handler blocks its loop for {scale.blocked_seconds:g} s"
     yield Verdict(text, "<=", 0, "take-overs", book.value("blocked", "disk", store, r.TAKEOVERS), None)
+
+
+def _savers(book: Book, scale: Scale) -> Iterable[Verdict]:
+    steps = max(scale.chat_steps)
+    label = g.at_steps(steps)
+    wall = f"LangGraph chat of {steps:,} steps"
+
+    def over(section: str, store: str, above: str, below: str) -> float | None:
+        top, bottom = (book.find(section, "disk", store, name) for name in (above, below))
+        return None if top is None or bottom is None else g.median_ratio(top.rounds, bottom.rounds)
+
+    ours, http = g.OURS + label, g.OURS_HTTP + label
+    yield Verdict(f"{wall}, SQLite", "<=", 1.2, "x MemorySaver", over("chat", "SQLite", ours, g.MEMORY + label), None)
+    postgres = g.POSTGRES + label
+    faster = over("chat", "PostgreSQL", postgres, ours)
+    yield Verdict(f"{wall}, PostgreSQL: PostgresSaver takes", ">=", 5.0, "x ours", faster, None)
+    through = over("chat", "PostgreSQL", http, postgres)
+    yield Verdict(f"{wall}, over HTTP", "<=", 1.0, "x PostgresSaver", through, None)
+    size = book.value("chat_bytes", "disk", "SQLite", ours)
+    yield Verdict(f"{wall}: bytes at rest, SQLite", "<=", 3.0 * steps / 1000, "MB", size, None)
+    for store, peer in (("SQLite", g.SQLITE), ("PostgreSQL", g.POSTGRES)):
+        fewer = over("chat_bytes", store, peer + label, ours)
+        yield Verdict(f"{wall}: {peer} takes", ">=", 100, "x our bytes", fewer, None)
+    for store, peers in (
+        ("SQLite", (g.MEMORY, g.SQLITE, g.SQLITE_DELTA)),
+        ("PostgreSQL", (g.POSTGRES, g.POSTGRES_DELTA)),
+    ):
+        for section, what, at in (("chat_read", "get_state", steps), ("chat_history", "history", min(300, steps))):
+            found = [over(section, store, g.OURS + g.at_steps(at), peer + g.at_steps(at)) for peer in peers]
+            known = [ratio for ratio in found if ratio is not None]
+            text = f"LangGraph {what} after {at:,} steps, {store}"
+            yield Verdict(text, "<=", 1.0, "x best peer", max(known, default=None), None)
+    for store in _STORES:
+        one, most = (book.find("pair", "disk", store, f"{g.OURS}, {n} at once") for n in (1, max(scale.pair_workers)))
+        rise = None if one is None or most is None else g.median_ratio(one.rounds, most.rounds)
+        text = f"LangGraph pairs a second, {max(scale.pair_workers)} at once, {store}"
+        yield Verdict(text, ">=", 1.2, "x one at a time", rise, None)
 
 
 def _inverse(value: float | None) -> float | None:

@@ -1,0 +1,32 @@
+"""What the tests of the store share: how to look at its rows, and an embedding that needs no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.threads import ListRecords
+from holdfast_langgraph import HoldfastStore
+
+KINDS = ("langgraph.store", "langgraph.store.vectors", "langgraph.store.ttl")
+
+
+def rows_of(store: HoldfastStore, kind: str) -> list[str]:
+    place = store._place
+    return [record.record_id for record in place.store.one(ListRecords(kind=kind), tenant=place.tenant)]
+
+
+def embed(texts: Sequence[str]) -> list[list[float]]:
+    """How often each letter occurs: enough meaning for a test."""
+    return [[float(text.lower().count(chr(97 + n))) for n in range(26)] for text in texts]
+
+
+async def aembed(texts: Sequence[str]) -> list[list[float]]:
+    return embed(texts)
+
+
+INDEX: Any = {"embed": embed, "dims": 26, "fields": ["text"]}
+
+
+def with_index(**changes: Any) -> Any:
+    return {**INDEX, **changes}
