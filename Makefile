@@ -24,6 +24,8 @@ NEWEST := $(foreach name,$(ADAPTERS),$(foreach place,test $(call further,$(name)
 FLOORS := $(foreach name,$(ADAPTERS),$(call venv,$(name),floor)/.test)
 PY := .venv/bin/python
 BENCH_PY := .venv-bench/bin/python
+# Adapters whose frameworks go together in one environment, that of the benchmarks.
+BENCHED := langgraph openai_agents
 # An example that needs a framework begins with its adapter's name, and is checked in that environment.
 CHECKED := src tests $(filter-out $(foreach name,$(ADAPTERS),$(wildcard examples/$(name)_*)),$(wildcard examples/*))
 FORKING := tests/crash tests/seeded tests/testing
@@ -137,9 +139,9 @@ clean: ## Remove environments, caches and build products
 	$(call create_environment,.venv-$*)
 	@touch $@
 
-.venv-bench/.bench: .venv-bench/.created $(REQUIREMENTS)/bench.txt pyproject.toml adapters/langgraph/pyproject.toml
+.venv-bench/.bench: .venv-bench/.created $(REQUIREMENTS)/bench.txt pyproject.toml $(wildcard adapters/*/pyproject.toml)
 	$(call install,$(BENCH_PY),bench)
-	@$(BENCH_PY) $(PIP_INSTALL) --no-deps --no-build-isolation -e adapters/langgraph
+	@$(BENCH_PY) $(PIP_INSTALL) --no-deps --no-build-isolation $(addprefix -e adapters/,$(BENCHED))
 	@touch $@
 
 # $(1): an adapter, $(2): one of its environments.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core import Core
 from holdfast.errors import AlreadyFinished, Fenced, GiveUp, HoldfastError, StoreError, Suspended
-from holdfast.flow import Call, Flow, Sleep, do
+from holdfast.flow import Call, Do, Flow, Sleep
 from holdfast.intents import Intent, Status
 from holdfast.opening import OpenedRun, RunOptions
 from holdfast.ops import FinishIntent, Lease, ReleaseIntent
@@ -119,7 +119,7 @@ class Handling:
         else:
             op = ReleaseIntent(lease=lease, reason=reason, data=data, delay_seconds=pause, lost=True)
         try:
-            yield from self._insist(job, lambda: do(op))
+            yield from self._insist(job, lambda: _let_go(job, op))
         except HoldfastError as refused:
             self._note_stop(job, refused)
             return
@@ -154,6 +154,11 @@ class Handling:
                 log.warning("the outcome of %s cannot be stored yet, trying again: %s", job.name, error)
             failures += 1
             yield Sleep(OUTAGE.pause_after(min(failures, 60)))
+
+
+def _let_go(job: Job, op: Any) -> Flow[None]:
+    """Write an ending that is not the handler's, with what its run has not told yet of where it is."""
+    yield Do([*([] if job.session is None else job.session.last_words()), op])
 
 
 def _is_cancelled_from_outside(error: BaseException) -> bool:

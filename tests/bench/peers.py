@@ -23,13 +23,15 @@ def dbos_version() -> str | None:
 
 
 class Dbos:
+    program = "tests.bench.dbos_peer"
+
     def __init__(self, url: str) -> None:
         if url.startswith("sqlite:///"):
             with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
                 connection.execute("PRAGMA journal_mode=WAL")
             connection.close()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.bench.dbos_peer", url],
+            [sys.executable, "-m", self.program, url],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

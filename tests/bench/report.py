@@ -32,6 +32,10 @@ _TITLES = {
     "chat_read": "LangGraph: get_state at the end of that chat",
     "chat_history": "LangGraph: the whole get_state_history of that chat",
     "small": "LangGraph: a superstep of a state that stays small",
+    "agent_turn": "OpenAI Agents: a turn of a run with a model that takes no time",
+    "agent_added": "OpenAI Agents: what durability adds to a call, from the turns above",
+    "agent_kills": "OpenAI Agents: killed at each boundary and started again, what was done twice over all kills",
+    "agent_resume": "OpenAI Agents: a long run resumed, beside the same run in the bare SDK",
     "pair": "LangGraph: put and put_writes alone, each caller on a thread of its own",
 }
 Row = list[str]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.bench import places, report
+from tests.bench.agents import AGENT_SECTIONS
 from tests.bench.peers import SETTINGS, dbos_version
 from tests.bench.places import Medium, StoreName
 from tests.bench.remote import REMOTE_SECTIONS
@@ -19,9 +20,9 @@ from tests.bench.targets import judge
 STORES: tuple[StoreName, ...] = ("SQLite", "PostgreSQL")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 # The second look, in memory, shows the software's own cost; what it cannot show is left out there.
-_ON_DISK_ONLY = ("ceilings", "handover", "listeners", "blocked", *SAVER_SECTIONS)
-_WITH_DBOS = ("lone", "many", "reopen", "remote")
-SECTIONS = {**CORE_SECTIONS, **REMOTE_SECTIONS, **SAVER_SECTIONS}
+_ON_DISK_ONLY = ("ceilings", "handover", "listeners", "blocked", *SAVER_SECTIONS, "agent_kills", "agent_resume")
+_WITH_DBOS = ("lone", "many", "reopen", "remote", "agent_turn", "agent_kills")
+SECTIONS = {**CORE_SECTIONS, **REMOTE_SECTIONS, **SAVER_SECTIONS, **AGENT_SECTIONS}
 
 
 class Progress:

@@ -53,6 +53,12 @@ class Scale:
     pair_block: int = 160
     pair_rounds: int = 9
     pair_workers: tuple[int, ...] = (1, 4, 16)
+    agent_turns: int = 10
+    agent_tools: int = 8
+    agent_rounds: int = 15
+    agent_resumed: int = 200
+    agent_resume_rounds: int = 5
+    agent_kills: int = 7
 
 
 FULL = Scale("full")
@@ -78,6 +84,9 @@ QUICK = Scale(
     small_steps=200,
     pair_block=64,
     pair_rounds=3,
+    agent_rounds=5,
+    agent_resumed=100,
+    agent_resume_rounds=3,
 )
 SMOKE = Scale(
     "smoke",
@@ -107,6 +116,12 @@ SMOKE = Scale(
     pair_block=8,
     pair_rounds=2,
     pair_workers=(1, 2),
+    agent_turns=2,
+    agent_tools=2,
+    agent_rounds=2,
+    agent_resumed=4,
+    agent_resume_rounds=2,
+    agent_kills=2,
 )
 
 

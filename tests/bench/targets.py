@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tests.bench import agents as a
 from tests.bench import remote as r
 from tests.bench import savers as g
 from tests.bench import sections as s
@@ -66,7 +67,8 @@ class Book:
 
 def judge(figures: Sequence[Figure], scale: Scale) -> list[Verdict]:
     book = Book(figures)
-    return [*_lone(book), *_many(book, scale), *_others(book, scale), *_remote(book, scale), *_savers(book, scale)]
+    library = [*_lone(book), *_many(book, scale), *_others(book, scale), *_remote(book, scale)]
+    return [*library, *_savers(book, scale), *_agents(book)]
 
 
 def _lone(book: Book) -> Iterable[Verdict]:
@@ -178,6 +180,19 @@ def _savers(book: Book, scale: Scale) -> Iterable[Verdict]:
         rise = None if one is None or most is None else g.median_ratio(one.rounds, most.rounds)
         text = f"LangGraph pairs a second, {max(scale.pair_workers)} at once, {store}"
         yield Verdict(text, ">=", 1.2, "x one at a time", rise, None)
+
+
+def _agents(book: Book) -> Iterable[Verdict]:
+    for call in (a.MODEL, a.TOOL, a.ONCE_TOOL):
+        found = [book.value("agent_added", medium, "SQLite", f"{a.OURS}, {call}") for medium in _MEDIA]
+        disk, memory = (None if added is None else added * 1e3 for added in found)
+        yield Verdict(f"OpenAI Agents, added to {call}, SQLite", "<=", 1.0, "ms", disk, memory)
+    for store in _STORES:
+        for what in (a.AGAIN, a.TWICE):
+            value = book.value("agent_kills", "disk", store, f"{a.OURS}, {what}")
+            yield Verdict(f"OpenAI Agents, {what} over all kills, {store}", "<=", 0, "calls", value, None)
+        resumed = book.ratio("agent_resume", "disk", store, a.RESUMED)
+        yield Verdict(f"OpenAI Agents, a long run resumed, {store}", "<=", 1.0, "x bare", resumed, None)
 
 
 def _inverse(value: float | None) -> float | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypedDict
 
 from langgraph.graph import START, StateGraph
 
-from adapters.langgraph.tests.kit import until
+from adapters.langgraph.tests.kit import on, put, until
 from holdfast_langgraph import HoldfastSaver, LostUpdate
 
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -97,3 +98,23 @@ def racers(count: int, url: str, thread: str, mode: str, holds: bool = False) ->
     finally:
         for one in made:
             one.end()
+
+
+def _put_and_die(url: str, pipe: Any) -> None:
+    saver = HoldfastSaver(url, gather_seconds=0.05)
+    saved = put(saver, on("t"), x=1)
+    saver.put_writes(saved, [("c", 1)], "task")
+    pipe.send("returned")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def put_and_die(url: str) -> None:
+    """A process puts a checkpoint and writes, and is killed as soon as both calls have returned."""
+    ours, theirs = _CONTEXT.Pipe()
+    process = _CONTEXT.Process(target=_put_and_die, args=(url, theirs))
+    process.start()
+    theirs.close()
+    assert ours.recv() == "returned"
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    ours.close()

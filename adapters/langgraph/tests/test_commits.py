@@ -6,6 +6,7 @@ import asyncio
 import operator
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -13,8 +14,10 @@ import pytest
 from langgraph.graph import START, StateGraph
 
 from adapters.langgraph.tests.kit import CountingStore, checkpoint, counting_graph, on, put, until
+from adapters.langgraph.tests.racing import put_and_die
 from holdfast import StoreUnavailable, Unencodable, open_store
 from holdfast_langgraph import HoldfastSaver
+from holdfast_langgraph._patience import Caller
 
 STEPS = 1000
 
@@ -41,17 +44,22 @@ async def test_a_thousand_steps_are_a_thousand_commits(store: CountingStore, hal
     assert len(store.batches) - store.commits <= 3  # and next to no reads
 
 
-def test_parallel_tasks_of_a_step_share_one_commit(store: CountingStore) -> None:
-    class State(TypedDict):
-        log: Annotated[list[str], operator.add]
+class Log(TypedDict):
+    log: Annotated[list[str], operator.add]
 
-    graph: Any = StateGraph(State)
+
+async def test_parallel_tasks_of_a_step_share_one_commit(store: CountingStore) -> None:
+    async def work(_state: Log, name: str) -> dict[str, Any]:
+        return {"log": [name]}
+
+    graph: Any = StateGraph(Log)
     for name in "abcdefgh":
-        graph.add_node(name, lambda state, name=name: {"log": [name]})
+        graph.add_node(name, partial(work, name=name))
         graph.add_edge(START, name)
     made = graph.compile(checkpointer=HoldfastSaver(store, gather_seconds=1.0))
-    assert made.invoke({"log": []}, on("t"), durability="sync")["log"] == list("abcdefgh")
-    assert store.commits <= 4  # the input, the start, the step; and at most one that came late
+    ended = await made.ainvoke({"log": []}, on("t"), durability="sync")
+    assert ended["log"] == list("abcdefgh")
+    assert store.commits == 3  # the input, the start, the step
 
 
 @pytest.mark.parametrize("half", ["sync", "async"])
@@ -77,10 +85,10 @@ def test_a_checkpoint_takes_the_writes_of_its_thread_along(store: CountingStore)
     saver = HoldfastSaver(store, gather_seconds=60.0)
     saved = put(saver, on("t"), x=1)
     before = store.commits
-    writers = [threading.Thread(target=saver.put_writes, args=(saved, [("c", n)], f"task {n}")) for n in range(5)]
+    writers = [threading.Thread(target=saver.put_writes, args=(saved, [("c", n)], f"task {n}")) for n in range(2)]
     for writer in writers:
         writer.start()
-    until(lambda: len(saver._inner.gather._waiting.get("t", ())) == 5)
+    until(lambda: len(saver._inner.gather._waiting.get("t", ())) == 2)
     put(saver, saved, x=2)
     for writer in writers:
         writer.join(30)
@@ -88,7 +96,56 @@ def test_a_checkpoint_takes_the_writes_of_its_thread_along(store: CountingStore)
     assert store.commits == before + 1
     found = saver.get_tuple(saved)
     assert found is not None
-    assert len(found.pending_writes or ()) == 5
+    assert len(found.pending_writes or ()) == 2
+
+
+def waits_of(saver: HoldfastSaver, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Each wait for a checkpoint from now on: whether it was in vain."""
+    patience, waits = saver._inner.patience, []
+    told = patience.waited
+
+    def waited(thread_id: str, in_vain: bool) -> None:
+        waits.append(in_vain)
+        told(thread_id, in_vain)
+
+    monkeypatch.setattr(patience, "waited", waited)
+    return waits
+
+
+@pytest.mark.parametrize("half", ["sync", "async"])
+async def test_whoever_puts_and_writes_in_turn_soon_waits_no_more(
+    store: CountingStore, half: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver = HoldfastSaver(store)
+    waits = waits_of(saver, monkeypatch)
+    for number in range(20):
+        if half == "sync":
+            saver.put_writes(put(saver, on("t"), x=number), [("c", number)], "task")
+        else:
+            saved = await saver.aput(on("t"), checkpoint(x=number), {}, {})
+            await saver.aput_writes(saved, [("c", number)], "task")
+    assert waits == [True, True]
+    # A checkpoint from elsewhere, right after the writes: from now on it is worth waiting again.
+    patience, elsewhere = saver._inner.patience, Caller(threading.Thread(), 8)
+    patience.moment = 60.0
+    assert not patience.writes_came("t", elsewhere, 1)
+    put(saver, on("t"), x="last")
+    assert patience.writes_came("t", elsewhere, 1)
+
+
+def test_nobody_waits_where_that_would_hold_up_the_checkpoint(
+    store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LangGraph has one worker here: the checkpoint cannot come before the writes have left it."""
+    graph: Any = StateGraph(Log)
+    for name in "abcdefgh":
+        graph.add_node(name, lambda state, name=name: {"log": [name]})
+        graph.add_edge(START, name)
+    saver = HoldfastSaver(store)
+    waits = waits_of(saver, monkeypatch)
+    made = graph.compile(checkpointer=saver)
+    assert made.invoke({"log": []}, {**on("t"), "max_concurrency": 1}, durability="sync")["log"] == list("abcdefgh")
+    assert not waits
 
 
 def test_a_read_sees_the_writes_that_wait(store: CountingStore) -> None:
@@ -114,6 +171,15 @@ async def test_writes_of_a_cancelled_call_are_kept(store: CountingStore) -> None
         await call
     found = HoldfastSaver(store.below).get_tuple(saved)
     assert found is not None
+    assert found.pending_writes == [("task", "c", 1)]
+
+
+def test_what_a_call_returned_for_survives_a_kill(sqlite_url: str) -> None:
+    put_and_die(sqlite_url)
+    with HoldfastSaver(sqlite_url) as saver:
+        found = saver.get_tuple(on("t"))
+    assert found is not None
+    assert found.checkpoint["channel_values"] == {"x": 1}
     assert found.pending_writes == [("task", "c", 1)]
 
 

@@ -76,6 +76,21 @@ async def test_the_same_on_an_event_loop(world: World, hf: Holdfast) -> None:
     assert world.effects.lines() == ["one", "two", "three"]
 
 
+def test_several_event_loops_share_one(world: World, hf: Holdfast) -> None:
+    made = durable(chain(world, None, "one", "two"), store=hf)
+    done: list[Any] = []
+
+    async def several(number: int) -> None:
+        done.extend(await asyncio.gather(*(made.arun(GIVEN, f"r{number}-{each}") for each in range(5))))
+
+    loops = [threading.Thread(target=lambda number=number: asyncio.run(several(number))) for number in range(3)]
+    for loop in loops:
+        loop.start()
+    for loop in loops:
+        loop.join()
+    assert done == [{"log": ["in", "one", "two"]}] * 15
+
+
 def test_a_graph_without_a_checkpointer_gets_one_on_the_store_of_its_runs(world: World, hf: Holdfast) -> None:
     durable(chain(world, None, "one"), store=hf).run(GIVEN, "r")
     with HoldfastSaver(hf) as saver:

@@ -14,7 +14,7 @@ import pytest
 from langgraph.types import Command
 
 from adapters.langgraph.tests.durable_kit import World, asking, chain, links
-from holdfast import AsyncHoldfast, Holdfast, Suspended
+from holdfast import AsyncHoldfast, GiveUp, Holdfast, Suspended
 from holdfast.testing.processes import Child, Note
 from holdfast_langgraph import HoldfastSaver, durable
 
@@ -92,6 +92,22 @@ def test_what_a_node_raises_is_tried_again_where_it_stopped(world: World, hf: Ho
     assert hf.wait_for(send(hf), timeout=30)["result"] == {"log": ["in", "one", "flaky"]}
     worker.stop()
     assert world.effects.lines() == ["one", "flaky", "flaky"]
+
+
+def test_an_intent_that_failed_shows_how_far_it_came(world: World, hf: Holdfast) -> None:
+    def give_up(_state: Any) -> Any:
+        raise GiveUp("there is no such customer")
+
+    graph = links(world, "one", "two")
+    graph.add_node("give up", give_up)
+    graph.add_edge("two", "give up")
+    worker = durable(graph.compile()).worker(hf, ADDRESS)
+    worker.start()
+    intent_id = send(hf)
+    assert hf.wait_for(intent_id, timeout=30)["status"] == "FAILED"
+    worker.stop()
+    seen = hf.describe(intent_id)
+    assert (seen["step"], seen["last_step"]) == (2, "two")
 
 
 @pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])

@@ -12,7 +12,9 @@ STORY = ROOT / "examples" / "langgraph_agent" / "main.py"
 
 
 def told(script: Path) -> tuple[int, str]:
-    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env={**os.environ}, timeout=90)
+    ended = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, env={**os.environ}, timeout=90
+    )
     return ended.returncode, ended.stdout + ended.stderr
 
 

@@ -149,7 +149,7 @@ def test_a_lost_update_writes_nothing_but_keeps_the_writes_that_came_with_it(sav
     first = put(saver, config, x=1)
     second = put(saver, first, x=2)
     writer = threading.Thread(target=lambda: saver.put_writes(second, [("c", 1)], "task"))
-    saver._inner.gather_seconds = 60.0
+    saver._inner.patience.moment = 60.0
     writer.start()
     until(lambda: saver._inner.gather._waiting)
     with pytest.raises(LostUpdate):

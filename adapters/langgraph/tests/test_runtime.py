@@ -53,9 +53,9 @@ async def test_a_run_right_after_a_cancelled_one_is_not_taken_for_a_second_write
         graph, config = counting_graph(HoldfastSaver(store)), on("t")
         first = asyncio.create_task(graph.ainvoke({"number": 1, "log": []}, config))
         await asyncio.to_thread(store.held.wait, 60)
-        first.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await first  # its checkpoint is still on its way
+        while not first.done():  # at first LangGraph waits for its checkpoint; cancelled again, it leaves it behind
+            first.cancel()
+            await asyncio.wait([first], timeout=0.001)
         second = asyncio.create_task(graph.ainvoke({"number": 1, "log": []}, config))
         asyncio.get_running_loop().call_later(0.02, store.gate.set)
         assert (await second)["number"] >= 2

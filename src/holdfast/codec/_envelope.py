@@ -86,8 +86,14 @@ def unwrap(data: bytes, bind: bytes, ring: KeyRing | None, limit: int) -> tuple[
     _, version, flags, length = _HEAD.unpack_from(data)
     if length != size:
         raise Damaged(f"Stored bytes are damaged: {size:,} bytes follow the header, which says {length:,}.")
-    body: bytes | memoryview = data[_START:] if size <= _SMALL else memoryview(data)[_START:]
-    if _checksum(data[:_HEAD_SIZE], bind, body) != data[_HEAD_SIZE:_START]:
+    body: bytes | memoryview
+    if size <= _SMALL:
+        body = data[_START:]
+        checksum = blake2b(b"".join((data[:_HEAD_SIZE], bind, body)), digest_size=16).digest()
+    else:
+        body = memoryview(data)[_START:]
+        checksum = _checksum(data[:_HEAD_SIZE], bind, body)
+    if checksum != data[_HEAD_SIZE:_START]:
         raise Damaged("Stored bytes are damaged, or belong to another row: their checksum does not match.")
     if version != VERSION or flags & ~KNOWN_FLAGS:
         raise UnknownFormat(
@@ -104,7 +110,7 @@ def unwrap(data: bytes, bind: bytes, ring: KeyRing | None, limit: int) -> tuple[
         )
     if flags & ZSTD:
         body = _decompressed(body, limit)
-    elif len(body) > limit:
+    elif size > limit and len(body) > limit:
         raise _too_long(len(body), limit)
     return body, flags & TYPED != 0
 

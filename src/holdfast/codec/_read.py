@@ -43,13 +43,32 @@ _NODES: Final = {
 
 def from_msgpack(payload: bytes | memoryview, typed: bool, registry: TypeRegistry, strict: bool) -> Any:
     """The value that was stored; CodecError and its kinds are all that this raises."""
+    if not typed:
+        try:
+            return _decode_plain(payload)
+        except Exception:
+            pass  # again, to be told what is wrong
     return _guarded(payload, typed, _Building(registry, strict) if typed else None)
 
 
 def reader(registry: TypeRegistry, strict: bool) -> Callable[[bytes | memoryview, bool], Any]:
     """from_msgpack() for many values, which looks up each class once."""
     building = _Building(registry, strict)
-    return lambda payload, typed: _guarded(payload, typed, building)
+    build_object = building._object
+
+    def read(payload: bytes | memoryview, typed: bool) -> Any:
+        if typed:
+            try:
+                tree = _decode_tree(payload)
+                if type(tree) is list and tree and type(tree[0]) is Ext and tree[0].code == m.OBJECT:
+                    return build_object(tree, MAX_DEPTH - 1)
+            except (CodecError, RecursionError):
+                raise
+            except Exception:
+                pass  # again, to be told what is wrong
+        return _guarded(payload, typed, building)
+
+    return read
 
 
 def to_shown(payload: bytes | memoryview, typed: bool) -> Any:

@@ -317,7 +317,10 @@ class _ModelShape:
         return private if declared else None
 
     def quickly(self, fields: Fields, state: Fields) -> Any:
-        if not self._plain or fields.keys() != self._declared().keys():
+        if not self._plain:
+            return None
+        declared = getattr(self._cls, "__pydantic_fields__", None)
+        if fields.keys() != (self._declared() if declared is None else declared).keys():
             return None
         if not state:
             given = set(fields)

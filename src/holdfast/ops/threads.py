@@ -70,9 +70,10 @@ class Writes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Put(msgspec.Struct, frozen=True):
-    """``seq``: the place of the checkpoint in the thread's order; 0 where none was put."""
+    """``seq``: the place of the checkpoint in the thread's order; 0 where none was put. ``born`` is as in View."""
 
     seq: int
+    born: int = 0
 
 
 class PutThread(Op[Put], frozen=True, kw_only=True):
@@ -97,9 +98,14 @@ class PutThread(Op[Put], frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """One checkpoint with all that it needs; ``tips`` has the next free number of each lane of the namespace."""
+    """One checkpoint with all that it needs; ``tips`` has the next free number of each lane of the namespace.
+
+    ``born`` is when the thread was begun. One of the same name and home that was deleted and begun again has another,
+    and what is remembered of elements holds only for a thread with the same.
+    """
 
     home: str
+    born: int = 0
     tips: dict[str, int]
     checkpoint: Checkpoint | None
     pieces: list[Piece]
@@ -134,6 +140,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
     thread_id: str
     home: str
+    born: int = 0
     checkpoint: Checkpoint
     writes: list[Writes]
 

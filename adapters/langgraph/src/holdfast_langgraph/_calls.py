@@ -21,7 +21,6 @@ from holdfast import (
     InvalidInput,
     Run,
     RunFailed,
-    RunFinished,
     Scope,
     StoreError,
     Suspended,
@@ -173,6 +172,10 @@ class Ground:
         name = task.task_id if task.durable else task.place
         return run.scope(f"{task.node}:{name}", shared=True)
 
+    def is_refused_by(self, run: Run) -> bool:
+        """Whether the run is complete without this call: the node had returned, and now does something else."""
+        return run.replaying and self.place_in(run).recorded(self.key) is None
+
     def make(self, place: Any, run: Run | AsyncRun) -> Any:
         """Hand the call to the core, from whichever face of the run."""
         call = self.call
@@ -242,14 +245,14 @@ def perform(call: Call) -> Any:
         journal = ground.journal = journals.enter(ground.task, client, number)
         broken: BaseException | None = None
         try:
-            return _in_thread(ground, journal.open(ground.task))
+            run = journal.open(ground.task)
+            if not ground.is_refused_by(run):
+                return _in_thread(ground, run)
         except Suspended as waiting:
             broken = waiting
             if not journal.waits(waiting):
                 raise
             raise journal.interrupt() from None
-        except RunFinished:
-            continue  # the node had returned, and now makes a call that it did not make before
         except BaseException as error:
             broken = _unfit(error)
             raise
@@ -284,17 +287,16 @@ async def _on_loop(ground: Ground) -> Any:
         journal = ground.journal = journals.enter(ground.task, client, number)
         broken: BaseException | None = None
         try:
-            run = journal.run
+            run = journal.known(ground.task)
             if run is None:
                 run = await asyncio.to_thread(journal.open, ground.task)
-            return await _awaited(ground, run)
+            if not ground.is_refused_by(run):
+                return await _awaited(ground, run)
         except Suspended as waiting:
             broken = waiting
             if not journal.waits(waiting):
                 raise
             raise (await asyncio.to_thread(journal.interrupt)) from None
-        except RunFinished:
-            continue
         except BaseException as error:
             broken = _unfit(error)
             raise

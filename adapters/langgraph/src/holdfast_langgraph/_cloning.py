@@ -11,6 +11,7 @@ import enum
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
+from functools import cache
 from types import MemberDescriptorType
 from typing import Any, Final
 
@@ -152,6 +153,7 @@ def _model(value: Any, base: Any) -> Recipe:
     return make
 
 
+@cache
 def _has_slots(kind: type, base: type | None = None) -> bool:
     return any(
         type(found) is MemberDescriptorType for cls in kind.__mro__ if cls is not base for found in vars(cls).values()

@@ -99,7 +99,8 @@ def _of_index(index: Any) -> list[Any]:
 def _index(given: list[Any]) -> Any:
     kind, data, name, freq = given
     if kind == "RangeIndex":
-        return pd.RangeIndex(*data, name=name)
+        start, stop, step = data
+        return pd.RangeIndex(start, stop, step, name=name)
     if kind == "MultiIndex":
         levels, codes = data
         return pd.MultiIndex(levels=[_index(level) for level in levels], codes=codes, names=name)

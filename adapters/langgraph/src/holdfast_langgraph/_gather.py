@@ -64,9 +64,12 @@ class Gather:
         """Whether nobody took a ticket yet, and a checkpoint of its thread is on its way."""
         return not ticket.taken and not ticket.signal.given and ticket.thread_id in self._committing
 
-    def add(self, ticket: Ticket) -> None:
+    def add(self, ticket: Ticket) -> int:
+        """Let it wait; gives how many wait on its thread."""
         with self._lock:
-            self._waiting.setdefault(ticket.thread_id, []).append(ticket)
+            waiting = self._waiting.setdefault(ticket.thread_id, [])
+            waiting.append(ticket)
+            return len(waiting)
 
     def take(self, thread_id: str) -> list[Ticket]:
         """All writes that wait on a thread, in the order they came; whoever takes them must settle or return them."""

@@ -15,6 +15,7 @@ from ._heads import decode_write, encode_write
 from ._lines import Lines
 from ._opening import Place as Opened
 from ._parents import Reads
+from ._patience import Patience
 
 if TYPE_CHECKING:
     from ._turns import Turns
@@ -31,7 +32,7 @@ class Inner:
         opened: Opened,
         *,
         ttl_seconds: float | None,
-        gather_seconds: float,
+        patience: Patience,
         allowed: Collection[str],
         turns: Turns | None,
     ) -> None:
@@ -43,7 +44,7 @@ class Inner:
         self.reads = Reads()
         self.turns = turns
         self.ttl_seconds = ttl_seconds
-        self.gather_seconds = gather_seconds
+        self.patience = patience
         self.allowed = frozenset(allowed)
         self._mine = threading.local()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import logging
 import os
 import threading
 import time
@@ -21,6 +22,7 @@ from ._opening import Anywhere, Place, open_place
 from ._where import Task
 
 T = TypeVar("T")
+log = logging.getLogger("holdfast")
 
 IDLE_SECONDS = 2.0
 """A node that is silent for so long gives its run back; its next call opens it again."""
@@ -55,6 +57,11 @@ class Journal:
             if self.run is None:
                 self.run = _aside(lambda: self._open(task))
             return self.run
+
+    def known(self, task: Task) -> Run | None:
+        """The run, if it is open already."""
+        self.task = task
+        return self.run
 
     def _open(self, task: Task) -> Run:
         deliver_answers(self.client, self.run_id, task)
@@ -184,9 +191,12 @@ class Journals:
             with self._lock:
                 idle = [j for j in self._open.values() if j.calls == 0]
             for journal in idle:
-                state = "open" if journal.task is None else journal.task.state()
-                if state != "open" or now - journal.last > IDLE_SECONDS:
-                    self._retire(journal)
+                try:
+                    state = "open" if journal.task is None else journal.task.state()
+                    if state != "open" or now - journal.last > IDLE_SECONDS:
+                        self._retire(journal)
+                except Exception:
+                    log.exception("the run %s could not be closed", journal.run_id)
 
     def _retire(self, journal: Journal, *, even_in_use: bool = False) -> None:
         with self._lock:

@@ -19,6 +19,8 @@ from ._values import Lanes, Ref
 
 _LINES = 256
 _ELEMENTS = 100_000  # of lists, which is what takes room
+_BYTES = 1 << 27  # of elements kept to be read again, about; those of one line are bounded by themselves (_shelf)
+_LOOK = 64  # calls between two looks at those bytes
 _HOMES = 8192
 _CHECKPOINTS = 8
 
@@ -36,6 +38,7 @@ class Line:
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
         self.lock = threading.Lock()
+        self.born = 0  # when the thread was begun whose elements are known; 0: none are known
         self.delta: frozenset[str] = frozenset()  # channels that are rebuilt from their writes
         self.elements = 0
         self._known: OrderedDict[str, Known] = OrderedDict()
@@ -71,6 +74,7 @@ class Lines:
         self._lock = threading.Lock()
         self._lines: OrderedDict[tuple[str, str], Line] = OrderedDict()
         self._homes: OrderedDict[str, str] = OrderedDict()
+        self._calls = 0
 
     def home(self, thread_id: str) -> str | None:
         return self._homes.get(thread_id)
@@ -89,16 +93,25 @@ class Lines:
             self._homes.popitem(last=False)
         return home
 
-    def line(self, thread_id: str, ns: str, home: str, tips: Mapping[str, int] | None = None) -> Line:
-        """The line of a namespace, made anew if none is remembered."""
+    def line(
+        self, thread_id: str, ns: str, home: str, tips: Mapping[str, int] | None = None, born: int | None = None
+    ) -> Line:
+        """The line of a namespace, made anew if none is remembered of the thread that was begun then."""
         with self._lock:
             self._keep_home(thread_id, home)
             line = self._lines.get((thread_id, ns))
+            if line is not None and born is not None and line.born not in (0, born):
+                self._drop(thread_id)
+                line = None
             if line is None:
                 line = self._lines[thread_id, ns] = Line(Lanes(self.codec, self.tenant, home, ns, tips or {}))
                 self._make_room()
             else:
                 self._lines.move_to_end((thread_id, ns))
+            self._calls += 1
+            if self._calls % _LOOK == 0:
+                self._make_room()
+            line.born = born or line.born
         if tips:
             with line.lock:
                 line.learn_tips(tips)
@@ -106,8 +119,11 @@ class Lines:
 
     def _make_room(self) -> None:
         elements = sum(line.elements for line in self._lines.values())
-        while len(self._lines) > 1 and (len(self._lines) > _LINES or elements > _ELEMENTS):
-            elements -= self._lines.popitem(last=False)[1].elements
+        size = sum(line.lanes.size for line in self._lines.values())
+        while len(self._lines) > 1 and (len(self._lines) > _LINES or elements > _ELEMENTS or size > _BYTES):
+            line = self._lines.popitem(last=False)[1]
+            elements -= line.elements
+            size -= line.lanes.size
 
     def find(self, thread_id: str, ns: str) -> Line | None:
         with self._lock:
@@ -138,4 +154,4 @@ class Lines:
         return decode_head(self.codec, place, checkpoint.head)
 
     def learn(self, thread_id: str, ns: str, view: View) -> Line:
-        return self.line(thread_id, ns, view.home, view.tips)
+        return self.line(thread_id, ns, view.home, view.tips, view.born)

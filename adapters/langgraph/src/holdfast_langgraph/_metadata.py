@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from math import isfinite
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WHOLE = 2**53
 
 
+@lru_cache(4096)
 def looks_secret(name: str) -> bool:
     """Whether a name is that of a key, a token, a password or the like."""
     return _SECRETS.search(_CAMEL.sub("_", name).lower().replace("-", "_").replace(".", "_")) is not None
@@ -55,7 +57,12 @@ def _plain(name: Any, value: Any) -> bool:
 
 
 def _text(value: str) -> bool:
-    return "\0" not in value and not any("\ud800" <= letter <= "\udfff" for letter in value)
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:  # a lone surrogate
+            return False
+    return "\0" not in value
 
 
 def asked(where: Mapping[str, Any] | None, encrypted: bool) -> dict[str, Any]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from enum import Enum
+from typing import Any, NamedTuple, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 
-from holdfast import InvalidInput
-from holdfast.threads import Item, ListCheckpoints, Page, ReadThread, Writes
+from holdfast import Damaged, InvalidInput
+from holdfast.threads import Checkpoint as StoredCheckpoint
+from holdfast.threads import Item, ListCheckpoints, Page, ReadPieces, ReadThread, View, Writes
 
 from ._delta import CUT
-from ._flow import Flow, Signal, Wait
-from ._heads import decode_write
+from ._flow import Do, Flow, Signal, Wait
+from ._heads import Head, decode_write
 from ._inner import Inner, after_pending
 from ._metadata import asked, matches
 from ._parents import Read, place_of
@@ -30,24 +32,17 @@ def get_tuple(inner: Inner, config: RunnableConfig) -> Flow[CheckpointTuple | No
         yield from inner.turns.take(config, thread_id)
     if wanted is None:
         yield from _let_arrive(inner, thread_id)
-    ops = [ReadThread(thread_id=thread_id, ns=ns, checkpoint_id=wanted)]
-    if wanted is not None:  # has the thread moved past it?
-        ops.append(ReadThread(thread_id=thread_id, ns=ns, values=False))
-    view, *latest = yield from after_pending(inner, thread_id, ops)
-    if view is None:
-        line = inner.lines.line(thread_id, ns, inner.lines.new_home(thread_id))
-    else:
-        line = inner.lines.learn(thread_id, ns, view)
-    if view is None or view.checkpoint is None:
+    known = inner.lines.find(thread_id, ns)
+    opened = None
+    if known is not None and known.lanes.size:
+        opened = yield from _open(inner, thread_id, ns, wanted, whole=False)
+    if opened is None:
+        opened = yield from _open(inner, thread_id, ns, wanted, whole=True)
+    if not isinstance(opened, Opened):
         if wanted is None:
             inner.reads.found_nothing(thread_id, ns)
         return None
-    found = view.checkpoint
-    head = inner.lines.open_head(view.home, found)
-    with line.lock:
-        values = line.lanes.read(head.refs, view.pieces)
-        line.remember(found.checkpoint_id, head.refs, head.checkpoint["channel_versions"])
-        line.learn_delta(head.metadata)
+    view, found, head, values, latest = opened
     newest = latest[0].checkpoint if latest and latest[0] is not None else None
     older = newest is not None and newest.checkpoint_id != found.checkpoint_id
     checkpoint_id = inner.reads.remember(found.checkpoint_id, Read.OLDER if older else Read.HEAD)
@@ -60,6 +55,59 @@ def get_tuple(inner: Inner, config: RunnableConfig) -> Flow[CheckpointTuple | No
         _config(thread_id, ns, found.parent_id) if found.parent_id is not None else None,
         pending(inner, view.home, view.writes),
     )
+
+
+class Nothing(Enum):
+    THERE = 0
+
+
+class Opened(NamedTuple):
+    """A checkpoint with its values."""
+
+    view: View
+    found: StoredCheckpoint
+    head: Head
+    values: dict[str, Any]
+    latest: list[View | None]
+
+
+def _open(inner: Inner, thread_id: str, ns: str, wanted: str | None, *, whole: bool) -> Flow[Opened | Nothing | None]:
+    """Read a checkpoint: with all its elements if ``whole``, else only those that this process does not know.
+
+    None if what it knows is not enough after all, be it that it was forgotten or deleted meanwhile.
+    """
+    ops = [ReadThread(thread_id=thread_id, ns=ns, checkpoint_id=wanted, values=whole)]
+    if wanted is not None:  # has the thread moved past it?
+        ops.append(ReadThread(thread_id=thread_id, ns=ns, values=False))
+    view, *latest = yield from after_pending(inner, thread_id, ops)
+    if view is None:
+        inner.lines.line(thread_id, ns, inner.lines.new_home(thread_id))
+        return Nothing.THERE
+    line = inner.lines.learn(thread_id, ns, view)
+    found = view.checkpoint
+    if found is None:
+        return Nothing.THERE
+    head = inner.lines.open_head(view.home, found)
+    pieces = view.pieces
+    if not whole:
+        with line.lock:
+            spans = line.lanes.missing(head.refs)
+        if spans:
+            more = ReadPieces(thread_id=thread_id, ns=ns, spans=spans)
+            still = ReadThread(thread_id=thread_id, ns=ns, checkpoint_id=found.checkpoint_id, values=False)
+            pieces, again = yield Do([more, still])
+            if again is None or again.born != view.born:
+                return None
+    try:
+        with line.lock:
+            values = line.lanes.read(head.refs, pieces)
+            line.remember(found.checkpoint_id, head.refs, head.checkpoint["channel_versions"])
+            line.learn_delta(head.metadata)
+    except Damaged:
+        if whole:
+            raise
+        return None
+    return Opened(view, found, head, values, latest)
 
 
 def _let_arrive(inner: Inner, thread_id: str) -> Flow[None]:
@@ -103,7 +151,7 @@ class Listing:
         self._where = where
         self._left = limit
         self._cursor = ""
-        self._histories: dict[tuple[str, str, str], History] = {}
+        self._histories: dict[tuple[str, str, int], History] = {}
         self._thread_id: str | None = None
         self._ns: str | None = None
         self._wanted: str | None = None
@@ -130,9 +178,9 @@ class Listing:
         )
         page: Page
         [page] = yield from after_pending(self._inner, self._thread_id or "", [op])
-        homes = {item.thread_id: item.home for item in page.items}
+        threads = {item.thread_id: item for item in page.items}
         for piece in page.pieces:
-            self._history(piece.thread_id, piece.ns, homes[piece.thread_id]).add([piece.piece])
+            self._history(threads[piece.thread_id], piece.ns).add([piece.piece])
         found = []
         for item in page.items:
             if self._left == 0:
@@ -146,11 +194,14 @@ class Listing:
         self.ended = not page.cursor or self._left == 0
         return found
 
-    def _history(self, thread_id: str, ns: str, home: str) -> History:
-        key = (thread_id, ns, home)
-        if key not in self._histories:
-            self._histories[key] = History(self._inner.codec, self._inner.tenant, home, ns)
-        return self._histories[key]
+    def _history(self, item: Item, ns: str) -> History:
+        inner, key = self._inner, (item.thread_id, ns, item.born)
+        history = self._histories.get(key)
+        if history is None:
+            line = inner.lines.find(item.thread_id, ns)
+            lanes = line.lanes if line is not None and line.born == item.born else None
+            history = self._histories[key] = History(inner.codec, inner.tenant, item.home, ns, lanes)
+        return history
 
     def _open(self, item: Item) -> CheckpointTuple | None:
         inner, found = self._inner, item.checkpoint
@@ -158,7 +209,7 @@ class Listing:
         if not matches(head.metadata, self._where):
             return None
         head.checkpoint.pop(CUT, None)
-        head.checkpoint["channel_values"] = self._history(item.thread_id, found.ns, item.home).values(head.refs)
+        head.checkpoint["channel_values"] = self._history(item, found.ns).values(head.refs)
         # Whoever goes on from a listed checkpoint has chosen it, as a subgraph does that is replayed.
         checkpoint_id = inner.reads.remember(found.checkpoint_id, Read.OLDER, listed=True)
         return CheckpointTuple(

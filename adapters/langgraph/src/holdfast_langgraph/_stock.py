@@ -224,7 +224,7 @@ def _open_postgres(url: str, access: Access, allowed: Iterable[tuple[str, str]])
 
     shown = url.rpartition("@")[2]
     try:
-        connection = psycopg.connect(url, autocommit=True, prepare_threshold=0, row_factory=dict_row)  # type: ignore[arg-type]
+        connection = psycopg.connect(url, autocommit=True, prepare_threshold=0, row_factory=dict_row)
     except psycopg.OperationalError as error:
         raise StoreUnavailable(f"{shown}: {' '.join(str(error).split())}.") from None
     with closing(connection), _strict(allowed) as (serde, refused):
@@ -233,7 +233,7 @@ def _open_postgres(url: str, access: Access, allowed: Iterable[tuple[str, str]])
             saver.setup()
         else:
             found = connection.execute("SELECT to_regclass('checkpoint_writes') AS there").fetchone()
-            if found is None or found["there"] is None:  # type: ignore[call-overload]
+            if found is None or found["there"] is None:
                 raise InvalidInput(f"{shown}: has no checkpoints of a PostgresSaver in its search path.")
         yield PostgresStock(shown, saver, refused)
 
@@ -267,7 +267,7 @@ def _strict(allowed: Iterable[tuple[str, str]]) -> Iterator[tuple[Any, list[str]
 
         def emit(self, record: logging.LogRecord) -> None:
             if record.msg.startswith(("Could not reconstruct", "Failed to revive", "Object ")):
-                refused.append(".".join(str(each) for each in list(record.args or ())[:2]))  # type: ignore[arg-type]
+                refused.append(".".join(str(each) for each in list(record.args or ())[:2]))
 
     def listen(event: Any) -> None:
         if event["kind"] != "msgpack_unregistered_allowed":

@@ -12,6 +12,7 @@ callback manager made elsewhere) takes no turn: as without ``wait``, the check o
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import threading
@@ -269,8 +270,6 @@ def _of_a_run(config: RunnableConfig) -> bool:
 
 
 def _on_a_loop() -> bool:
-    import asyncio
-
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -24,7 +24,7 @@ from holdfast import Codec, Damaged, Unencodable
 from holdfast.threads import Piece, Span
 
 from ._aligning import Cast, Matches, align, expanded, written_anew
-from ._cloning import Recipe, Unclonable, recipe
+from ._shelf import ROOM, Shelf
 
 Ref = bytes | int | list[int]
 
@@ -37,6 +37,8 @@ _PIECE_COUNT: Final = 64
 _PIECE_BYTES: Final = 1 << 16
 # A list of more elements is not worth packing only to see that it is too long for the head.
 _FEW: Final = 32
+_WHOLE_VALUES: Final = 16
+_ALL: Final = 1 << 62
 
 
 def spans_of(refs: Mapping[str, Ref]) -> list[Span]:
@@ -53,13 +55,13 @@ def spans_of(refs: Mapping[str, Ref]) -> list[Span]:
 class Written:
     """What a checkpoint's values became: refs for its head, new pieces, and the spans that it needs."""
 
-    __slots__ = ("casts", "keys", "pieces", "refs", "spans")
+    __slots__ = ("casts", "new", "pieces", "refs", "spans")
 
     def __init__(self) -> None:
         self.refs: dict[str, Ref] = {}
         self.pieces: list[Piece] = []
         self.spans: list[Span] = []
-        self.keys: dict[str, dict[int, bytes]] = {}
+        self.new: dict[str, dict[int, tuple[bytes, bytes]]] = {}  # elements and their keys
         self.casts: dict[str, Cast] = {}
 
 
@@ -102,8 +104,13 @@ class Lanes:
         """The store has these pieces now: count on them."""
         for piece in written.pieces:
             self.tips[piece.lane] = max(self.tips.get(piece.lane, 0), piece.n + piece.count)
-        for channel, keys in written.keys.items():
-            self._lane(channel).keys.update(keys)
+        room = self._room()
+        for channel, new in written.new.items():
+            lane = self._lane(channel)
+            lane.keys.update((n, key) for n, (_, key) in new.items())
+            lane.shelf.keep({n: packed for n, (packed, _) in new.items()}, room)
+            if channel not in written.casts:
+                lane.forget_older()
         for channel, cast in written.casts.items():
             cast.settle()
             self._lane(channel).cast(cast, written=True)
@@ -129,13 +136,36 @@ class Lanes:
 
     def learn(self, pieces: Iterable[Piece]) -> None:
         """Know these elements, so that equal ones are not written again."""
+        room = self._room()
         for piece in pieces:
-            keys = self._lane(piece.lane).keys
-            for n, packed in enumerate(self._bound.opened(piece), piece.n):
-                keys[n] = _key(packed)
+            lane = self._lane(piece.lane)
+            found = dict(enumerate(self._bound.opened(piece), piece.n))
+            lane.keys.update(zip(found, map(_key, found.values()), strict=True))
+            lane.shelf.keep(found, room)
+
+    def missing(self, refs: Mapping[str, Ref]) -> list[Span]:
+        """What read() must be given the pieces of; what it has seen before it knows."""
+        return [
+            span
+            for span in spans_of(refs)
+            if span.lane not in self._lanes or not self._lanes[span.lane].shelf.has_all(range(span.start, span.end))
+        ]
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the elements take that are kept to be read again."""
+        return sum([lane.shelf.size for lane in list(self._lanes.values())])  # asked without the lock, too
+
+    def _room(self) -> int:
+        return ROOM if self.size <= ROOM else -1
+
+    def shelf(self, channel: str) -> Shelf | None:
+        """The elements of a lane that are kept, for others that read it."""
+        lane = self._lanes.get(channel)
+        return None if lane is None else lane.shelf
 
     def read(self, refs: Mapping[str, Ref], pieces: Iterable[Piece]) -> dict[str, Any]:
-        """The values behind refs, from pieces that cover them; fresh objects each time.
+        """The values behind refs, from pieces that cover what of them is missing(); fresh objects each time.
 
         The elements are remembered, so that the next write() knows them again.
         """
@@ -145,31 +175,43 @@ class Lanes:
             for n, packed in enumerate(self._bound.opened(piece), piece.n):
                 shelf[n] = packed
         values: dict[str, Any] = {}
-        unpack = self._codec.unpack
+        room = self._room()
         for channel, ref in refs.items():
             if isinstance(ref, bytes):
-                values[channel] = unpack(ref)
+                values[channel] = self._codec.unpack(ref)
                 continue
-            shelf = shelves.get(channel, {})
             lane = self._lane(channel)
+            come = shelves.get(channel, {})
             try:
-                if isinstance(ref, int):
-                    values[channel] = unpack(shelf[ref])
-                    lane.keys[ref] = _key(shelf[ref])
-                    continue
-                numbers = _numbers(channel, ref, shelf)
-                packed_ones = [shelf[n] for n in numbers]
+                numbers = [ref] if isinstance(ref, int) else _numbers(channel, ref, come, lane.shelf)
+                items = self._items(lane, numbers, come)
             except KeyError as error:
                 raise _missing(channel, error.args[0]) from None
-            values[channel] = items = self._codec.unpack_all(packed_ones)
-            lane.fresh = dict(zip(numbers, packed_ones, strict=True))
-            lane.cast(Cast(ref, list(items), [None] * len(items)), written=False)
+            lane.fresh.update(come if not lane.keys else {n: one for n, one in come.items() if n not in lane.keys})
+            lane.shelf.keep(come, room)
+            if isinstance(ref, int):
+                values[channel] = items[0]
+                lane.forget_older()
+            else:
+                values[channel] = items
+                lane.cast(Cast(ref, list(items), [None] * len(items)), written=False)
         return values
+
+    def _items(self, lane: _Lane, numbers: list[int], come: Mapping[int, bytes]) -> list[Any]:
+        """Elements: decoded if they have come just now, and else copied."""
+        if not come:
+            return lane.shelf.made(numbers)
+        old = [n for n in numbers if n not in come]
+        if not old:
+            return self._codec.unpack_all([come[n] for n in numbers])
+        copied = iter(lane.shelf.made(old))
+        decoded = iter(self._codec.unpack_all([come[n] for n in numbers if n in come]))
+        return [next(decoded) if n in come else next(copied) for n in numbers]
 
     def _lane(self, channel: str) -> _Lane:
         lane = self._lanes.get(channel)
         if lane is None:
-            lane = self._lanes[channel] = _Lane()
+            lane = self._lanes[channel] = _Lane(Shelf(self._codec))
         return lane
 
     def _whole(self, channel: str, value: Any, parent: Ref | None, written: Written) -> Ref:
@@ -177,11 +219,13 @@ class Lanes:
         if len(packed) <= INLINE:
             return packed
         key = _key(packed)
-        if type(parent) is int and self._lane(channel).keys.get(parent) == key:
+        lane = self._lane(channel)
+        lane.settle()
+        if type(parent) is int and lane.keys.get(parent) == key:
             return parent
         n = self.tips.get(channel, 0)
         written.pieces.append(self._bound.piece(channel, n, [packed]))
-        written.keys[channel] = {n: key}
+        written.new[channel] = {n: (packed, key)}
         return n
 
     def _list(self, channel: str, items: list[Any], parent: Ref | None, written: Written) -> Ref:
@@ -203,7 +247,7 @@ class Lanes:
             matches = written_anew(items, pack)
             ref = [tip, tip + len(items)]
         new = list(matches.new.values())
-        written.keys[channel] = {n: key for n, (_, key) in enumerate(new, tip)}
+        written.new[channel] = dict(enumerate(new, tip))
         for start, group in _grouped([packed for packed, _ in new]):
             written.pieces.append(self._bound.piece(channel, tip + start, group))
         written.casts[channel] = matches.cast(ref)
@@ -237,18 +281,25 @@ class _Packing:
 class History:
     """Values of many checkpoints of one namespace: what several share is decoded once, and then copied."""
 
-    def __init__(self, codec: Codec, tenant: str, home: str, ns: str) -> None:
+    def __init__(self, codec: Codec, tenant: str, home: str, ns: str, lanes: Lanes | None = None) -> None:
         self._codec = codec
         self._bound = _Bound(codec, tenant, home, ns)
-        self._packed: dict[str, dict[int, bytes]] = {}
-        self._makers: dict[str, dict[int, Recipe]] = {}
+        self._lanes = lanes  # what the process knows already
+        self._shelves: dict[str, Shelf] = {}
 
     def add(self, pieces: Iterable[Piece]) -> None:
         """Make these pieces readable; those that are known already cost nothing."""
         for piece in pieces:
-            shelf = self._packed.setdefault(piece.lane, {})
-            if piece.n not in shelf:
-                shelf.update(enumerate(self._bound.opened(piece), piece.n))
+            shelf = self._shelf(piece.lane)
+            if not shelf.has_all(range(piece.n, piece.n + piece.count)):
+                shelf.keep(dict(enumerate(self._bound.opened(piece), piece.n)), _ALL)
+
+    def _shelf(self, channel: str) -> Shelf:
+        shelf = self._shelves.get(channel)
+        if shelf is None:
+            known = None if self._lanes is None else self._lanes.shelf(channel)
+            shelf = self._shelves[channel] = Shelf(self._codec) if known is None else known.shared()
+        return shelf
 
     def values(self, refs: Mapping[str, Ref]) -> dict[str, Any]:
         """The values behind refs: fresh objects on each call."""
@@ -257,41 +308,22 @@ class History:
             if isinstance(ref, bytes):
                 found[channel] = self._codec.unpack(ref)
                 continue
-            makers = self._makers.setdefault(channel, {})
-            shelf = self._packed.get(channel, {})
-            numbers = [ref] if isinstance(ref, int) else _numbers(channel, ref, shelf)
+            shelf = self._shelf(channel)
             try:
-                items = [makers[n]() for n in numbers]
-            except KeyError:
-                items = [makers[n]() if n in makers else self._first(channel, n) for n in numbers]
+                items = shelf.made([ref] if isinstance(ref, int) else _numbers(channel, ref, {}, shelf))
+            except KeyError as error:
+                raise _missing(channel, error.args[0]) from None
             found[channel] = items[0] if isinstance(ref, int) else items
         return found
-
-    def _first(self, channel: str, n: int) -> Any:
-        """An element that was not asked for before; only a second asking makes a recipe worth its price."""
-        try:
-            packed = self._packed[channel][n]
-        except KeyError:
-            raise _missing(channel, n) from None
-        unpack, makers = self._codec.unpack, self._makers[channel]
-
-        def second() -> Any:
-            try:
-                makers[n] = recipe(unpack(packed))
-            except Unclonable:
-                makers[n] = lambda: unpack(packed)
-            return makers[n]()
-
-        makers[n] = second
-        return unpack(packed)
 
 
 class _Lane:
     """What is known of one lane: keys of elements by number, and the objects that stand for them."""
 
-    __slots__ = ("casts", "fresh", "keys")
+    __slots__ = ("casts", "fresh", "keys", "shelf")
 
-    def __init__(self) -> None:
+    def __init__(self, shelf: Shelf) -> None:
+        self.shelf = shelf
         self.keys: dict[int, bytes] = {}
         self.fresh: dict[int, bytes] = {}  # read, and not needed as keys yet
         self.casts: list[Cast] = []  # the last written and the last read
@@ -305,9 +337,19 @@ class _Lane:
         self.casts = [cast, *(kept for kept in self.casts if kept.written is not written)]
         cast.written = written
         kept_size = sum(len(kept.items) for kept in self.casts)
-        if len(self.keys) > 2 * kept_size + 256:
-            live = {n for kept in self.casts for n in expanded(kept.ref)}
-            self.keys = {n: key for n, key in self.keys.items() if n in live}
+        if max(len(self.keys), len(self.fresh)) > 2 * kept_size + 256:
+            self._only({n for kept in self.casts for n in expanded(kept.ref)})
+
+    def forget_older(self) -> None:
+        """Of whole values only the newest are needed again."""
+        if len(self.keys) + len(self.fresh) > _WHOLE_VALUES and not self.casts:
+            self.settle()
+            self._only(set(sorted(self.keys)[-_WHOLE_VALUES // 2 :]))
+
+    def _only(self, live: set[int]) -> None:
+        self.keys = {n: key for n, key in self.keys.items() if n in live}
+        self.fresh = {n: packed for n, packed in self.fresh.items() if n in live}
+        self.shelf.only(live)
 
 
 class _Bound:
@@ -349,11 +391,12 @@ def _key(packed: bytes) -> bytes:
     return packed if len(packed) < 32 else blake2b(packed, digest_size=32).digest()
 
 
-def _numbers(channel: str, ref: list[int], shelf: Mapping[int, bytes]) -> list[int]:
+def _numbers(channel: str, ref: list[int], come: Mapping[int, bytes], shelf: Shelf) -> list[int]:
     """The numbers of a list's elements; no more than there can be are counted out."""
+    most = len(come) + len(shelf)
     for i in range(0, len(ref), 2):
-        if ref[i + 1] - ref[i] > len(shelf):
-            raise _missing(channel, next(n for n in range(ref[i], ref[i + 1]) if n not in shelf))
+        if ref[i + 1] - ref[i] > most:
+            raise _missing(channel, next(n for n in range(ref[i], ref[i + 1]) if n not in come and n not in shelf))
     return list(expanded(ref))
 
 

@@ -18,8 +18,8 @@ from ._inner import RETRIES, Inner, commit, find_home, insist, sealed
 from ._lines import Known, Line
 from ._metadata import kept, shown
 from ._parents import follows_any, lost_update, place_of
+from ._patience import MOMENTS, Caller
 
-_MOMENTS = 8  # as long as checkpoints of the thread are on their way, one of which is the one that is waited for
 _EMPTY = Known({}, {})
 _LAST = ("__error__", "__interrupt__", "__error_source_node__")  # no checkpoint follows these at once
 
@@ -30,6 +30,7 @@ def put(
     checkpoint: Checkpoint,
     metadata: CheckpointMetadata,
     new_versions: ChannelVersions,
+    caller: Caller,
 ) -> Flow[RunnableConfig]:
     thread_id, ns, parent = place_of(config)
     checkpoint_id = checkpoint["id"]
@@ -60,6 +61,7 @@ def put(
             spans=written.spans,
             head=encode_head(inner.codec, place, cast("Mapping[str, Any]", checkpoint), told, written.refs),
         )
+        inner.patience.checkpoint_came(thread_id, caller)
         tickets = inner.gather.take(thread_id)
         try:
             op = PutThread(
@@ -73,7 +75,7 @@ def put(
                 ttl_seconds=inner.ttl_seconds,
             )
             with inner.gather.committing(thread_id):
-                yield from insist([op])
+                [done] = yield from insist([op])
         except Conflict as error:
             inner.gather.give_back(tickets)
             stale = error.details.get("stale")
@@ -87,7 +89,11 @@ def put(
             raise
         else:
             inner.gather.settle(tickets)
+            if line.born not in (0, done.born):  # begun again under the same name and home
+                inner.lines.forget(thread_id)
+                break
             with line.lock:
+                line.born = done.born
                 line.lanes.accept(written)
                 line.remember(checkpoint_id, written.refs, versions)
                 line.learn_delta(told)
@@ -125,7 +131,12 @@ def _learn_old(thread_id: str, ns: str, line: Line, before: Known, changed: set[
 
 
 def put_writes(
-    inner: Inner, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    inner: Inner,
+    config: RunnableConfig,
+    writes: Sequence[tuple[str, Any]],
+    task_id: str,
+    task_path: str,
+    caller: Caller,
 ) -> Flow[None]:
     thread_id, ns, checkpoint_id = place_of(config)
     if checkpoint_id is None:
@@ -146,16 +157,18 @@ def put_writes(
         home,
         Writes(ns=ns, checkpoint_id=checkpoint_id, task_id=task_id, task_path=task_path, writes=rows),
     )
-    inner.gather.add(ticket)
+    waiting = inner.gather.add(ticket)
     line = inner.lines.find(thread_id, ns)
     delta = line.delta if line is not None else ()
     # LangGraph lets the checkpoint wait for the writes of a DeltaChannel: if these waited too, both would in vain.
-    seconds = 0.0 if any(row.channel in _LAST or row.channel in delta for row in rows) else inner.gather_seconds
+    alone = any(row.channel in _LAST or row.channel in delta for row in rows)
     try:
-        for _ in range(_MOMENTS if seconds > 0 else 0):
-            yield Wait(ticket.signal, seconds)
-            if not inner.gather.is_worth_waiting(ticket):
-                break
+        if inner.patience.writes_came(thread_id, caller, waiting) and not alone:
+            for _ in range(MOMENTS):
+                yield Wait(ticket.signal, inner.patience.moment)
+                if not inner.gather.is_worth_waiting(ticket):
+                    break
+            inner.patience.waited(thread_id, in_vain=not ticket.taken)
     except BaseException:  # cancelled or interrupted: what a task wrote is kept all the same
         yield from _see_through(inner, ticket)
         raise

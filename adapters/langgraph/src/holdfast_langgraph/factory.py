@@ -1,4 +1,4 @@
-"""The checkpointer for ``langgraph.json``, as LangGraph's server wants it: an async context manager that yields a saver.
+"""The checkpointer for ``langgraph.json``, as LangGraph's server wants it: an async context manager that yields one.
 
     "checkpointer": {"path": "holdfast_langgraph.factory:create_checkpointer"}
 

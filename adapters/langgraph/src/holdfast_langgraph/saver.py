@@ -23,6 +23,7 @@ from . import _deleting, _delta, _reading, _writing
 from ._inner import Inner
 from ._opening import Anywhere, open_place
 from ._parents import LostUpdate
+from ._patience import Patience, from_task, from_thread
 from .threads_api import Threads, seconds
 
 __all__ = ["HoldfastSaver", "LostUpdate"]
@@ -76,7 +77,7 @@ class HoldfastSaver(BaseCheckpointSaver[str]):
         self._inner = Inner(
             open_place(store, codec=codec, api_key=api_key),
             ttl_seconds=ttl_seconds,
-            gather_seconds=gather_seconds,
+            patience=Patience(gather_seconds),
             allowed=allow_metadata,
             turns=turns,
         )
@@ -204,7 +205,9 @@ class HoldfastSaver(BaseCheckpointSaver[str]):
         `LostUpdate` if another run advanced the thread since that parent was read; `Unencodable` names the channel
         and the type of what cannot be stored. Either way nothing was written.
         """
-        return self._inner.run(_writing.put(self._inner, config, checkpoint, metadata, new_versions))
+        return self._inner.run(
+            _writing.put(self._inner, config, checkpoint, metadata, new_versions, from_thread(config))
+        )
 
     async def aput(
         self,
@@ -213,18 +216,20 @@ class HoldfastSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        return await self._inner.arun(_writing.put(self._inner, config, checkpoint, metadata, new_versions))
+        return await self._inner.arun(
+            _writing.put(self._inner, config, checkpoint, metadata, new_versions, from_task(config))
+        )
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Store what a task wrote; returns when it is durable, alone or with the checkpoint that follows."""
-        self._inner.run(_writing.put_writes(self._inner, config, writes, task_id, task_path))
+        self._inner.run(_writing.put_writes(self._inner, config, writes, task_id, task_path, from_thread(config)))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        await self._inner.arun(_writing.put_writes(self._inner, config, writes, task_id, task_path))
+        await self._inner.arun(_writing.put_writes(self._inner, config, writes, task_id, task_path, from_task(config)))
 
     # --- deleting and copying ---------------------------------------------------------------------------------------
 

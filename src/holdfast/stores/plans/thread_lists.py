@@ -158,6 +158,7 @@ def _gather(found: Found, thread: Thread, matching: Sequence[Checkpoint]) -> Pla
         Item(
             thread_id=thread.thread_id,
             home=thread.home,
+            born=thread.created_at,
             checkpoint=one,
             writes=writes.get((one.ns, one.checkpoint_id), []),
         )
@@ -190,6 +191,7 @@ def path(op: ReadPath) -> Plan[list[Item]]:
             items[row[2]] = Item(
                 thread_id=op.thread_id,
                 home=thread.home,
+                born=thread.created_at,
                 checkpoint=to_checkpoint(row[:-1]),
                 writes=writes.get((row[1], row[2]), []),
             )

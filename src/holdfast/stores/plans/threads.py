@@ -79,7 +79,7 @@ def put(op: PutThread) -> Plan[Put]:
     if fresh or change.queries:  # else it is a repeat whose answer was lost
         yield Notify(topic_of_thread(name))
         yield Together(change.finish(fresh), last=True)
-    return Put(change.placed)
+    return Put(change.placed, thread.created_at)
 
 
 def _check(op: PutThread) -> None:
@@ -392,12 +392,13 @@ def read(op: ReadThread) -> Plan[View | None]:
     found, rows, writes, *pieces = yield from together(*asked, last=True)
     if not found:
         return None
-    home, tips = found[0]
-    if not isinstance(home, str):
+    home, tips, born = found[0]
+    if not isinstance(home, str) or not isinstance(born, int):
         raise Damaged(f"the row of thread {op.thread_id!r} is damaged; restore the store from a backup.")
     beside = to_writes(writes)
     return View(
         home=home,
+        born=born,
         tips=read_numbers(tips),
         checkpoint=to_checkpoint(rows[0]) if rows else None,
         pieces=to_pieces(pieces[0]) if pieces else [],

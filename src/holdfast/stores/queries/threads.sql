@@ -105,7 +105,7 @@ VALUES (:id, :line, :ns, :lane, :n, :count, :data)
 -- name: view_thread
 SELECT t.home, CASE WHEN :ns = '' THEN t.tips ELSE (
     SELECT h.tips FROM hf.thread_heads h WHERE h.thread = t.no AND h.ns = :ns
-) END FROM hf.threads t WHERE {{this_thread}} AND {{alive}}
+) END, t.created_at FROM hf.threads t WHERE {{this_thread}} AND {{alive}}
 
 -- define: viewed
 COALESCE(:checkpoint_id, CASE WHEN :ns = '' THEN t.head ELSE (
