@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import places, report, run
+from tests.bench import agents, agents_stage, places, report, run
 from tests.bench.remote import REMOTE_SECTIONS
 from tests.bench.rounds import Contender, Samples, alternate
-from tests.bench.sections import CORE_SECTIONS, FULL, Figure
+from tests.bench.sections import CORE_SECTIONS, FULL, Figure, Workshop
 from tests.bench.targets import Verdict, judge
 
 
@@ -72,6 +72,38 @@ def test_a_target_is_judged_on_the_disk_and_by_the_better_of_threads_and_asyncio
         (41.0, "pass"),
     ]
     assert {v.remark for v in verdicts} == {"asyncio on disk, threads on tmpfs"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "kill", "found"),
+    [
+        # The call that was under way when the process died does not count as made again.
+        (["m1 asked", "m1 returned", "m1 asked", "m1 returned", "t1 done", "t2 done"], "m1 returned", (0, 0)),
+        (["m1 asked", "m1 returned", "t1 done", "t1 done", "t2 done"], "t1 done", (0, 1)),
+        (["m1 asked", "m1 returned", "t1 done", "m2 asked", "t1 done", "m2 asked", "t2 done"], "m2 asked", (1, 1)),
+        (["m1 asked", "t1 done", "m2 asked", "m1 asked", "t1 done", "m2 asked", "t2 done"], "m2 asked", (2, 1)),
+    ],
+)
+def test_what_a_killed_agent_did_twice_is_counted(lines: list[str], kill: str, found: tuple[int, int]) -> None:
+    assert agents_stage.repeated(lines, kill) == found
+
+
+def test_what_durability_adds_to_a_call_is_told_from_turns_with_few_and_with_many_tools(tmp_path: Path) -> None:
+    shop = Workshop(places.Place("disk", "SQLite", tmp_path), FULL, None, lambda _: None)
+    turns, most = FULL.agent_turns, FULL.agent_tools
+    model, tool, bare = 0.002, 0.001, 0.010
+    taken: dict[str, float | None] = {}
+    for tools in (1, most):
+        # A run has one model call more than turns with tools; what is given is the time of a turn.
+        durable = ((turns + 1) * (bare + model) + turns * tools * tool) / (turns + 1)
+        taken |= {agents.at_once(agents.BARE, tools): bare, agents.at_once(agents.OURS, tools): durable}
+
+    figures = agents.added(shop, Samples(list(taken), [taken]), [agents.OURS])
+
+    assert [(f.contender, round(f.value, 9)) for f in figures] == [
+        ("Holdfast, a model call", model),
+        ("Holdfast, a tool call", tool),
+    ]
 
 
 def test_the_tables_replace_what_stands_between_the_markers(tmp_path: Path) -> None:

@@ -95,8 +95,9 @@ def agent(folder: Path, *, die: bool) -> None:
     tools = [durable_tool(charge_card, once=True), durable_tool(send_mail, once=True), durable_tool(book_courier)]
     with HoldfastSaver(f"sqlite:///{folder}/threads.db") as saver:
         graph = create_agent(ScriptedModel(folder=str(folder)), tools, checkpointer=saver)
-        begun = bool(graph.get_state(CONFIG).next)
-        state = graph.invoke(None if begun else {"messages": [("human", "ship order 4711")]}, CONFIG)
+        begun = graph.get_state(CONFIG).created_at is not None
+        given: Any = None if begun else {"messages": [("human", "ship order 4711")]}
+        state = graph.invoke(given, CONFIG)
         print(f"answer: {state['messages'][-1].content}", flush=True)
 
 

@@ -86,7 +86,11 @@ class Saver:
         for _ in range(number):
             self._number += 1
             version = f"{self._number:032}.0"
-            checkpoint = {**self._empty(), "channel_values": {"n": self._number}, "channel_versions": {"n": version}}
+            checkpoint: Any = {
+                **self._empty(),
+                "channel_values": {"n": self._number},
+                "channel_versions": {"n": version},
+            }
             began = time.perf_counter()
             self._saver.put(config, checkpoint, {"step": self._number}, {"n": version})
             taken += time.perf_counter() - began

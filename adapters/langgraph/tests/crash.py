@@ -136,10 +136,10 @@ class Play:
         saver, config = self._open(folder)
         with saver:
             graph = the_graph(folder, saver)
-            state = graph.get_state(config)
-            begun = bool(state.values or state.next)
-            if not begun or state.next:
-                graph.invoke(None if begun else {"trail": []}, config, durability=self._durability)
+            # Whether it is to go on is not for `next` to say: that leaves out nodes that have finished in a superstep
+            # that has not. On a thread that has ended, to go on is to do nothing.
+            begun = graph.get_state(config).created_at is not None
+            graph.invoke(None if begun else {"trail": []}, config, durability=self._durability)
 
     def at_the_cut(self, folder: Path) -> None:
         """What the store shows as finished now must not be done again: note how often it was done so far."""
@@ -156,7 +156,7 @@ class Play:
         with saver:
             state = the_graph(folder, saver).get_state(config)
         done = Effects(folder).counts()
-        assert not state.next, f"not finished: {state.next}"
+        assert not state.tasks, f"not finished: {state.tasks}"
         assert sorted(state.values["trail"]) == TRAIL, state.values["trail"]
         answers = [m.content for m in state.values["messages"] if m.type == "ai" and m.content]
         assert answers == [ANSWER], answers

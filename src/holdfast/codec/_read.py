@@ -43,11 +43,6 @@ _NODES: Final = {
 
 def from_msgpack(payload: bytes | memoryview, typed: bool, registry: TypeRegistry, strict: bool) -> Any:
     """The value that was stored; CodecError and its kinds are all that this raises."""
-    if not typed:
-        try:
-            return _decode_plain(payload)
-        except Exception:
-            pass  # again, to be told what is wrong
     return _guarded(payload, typed, _Building(registry, strict) if typed else None)
 
 
@@ -65,7 +60,7 @@ def reader(registry: TypeRegistry, strict: bool) -> Callable[[bytes | memoryview
             except (CodecError, RecursionError):
                 raise
             except Exception:
-                pass  # again, to be told what is wrong
+                return _guarded(payload, typed, building)  # says what is wrong
         return _guarded(payload, typed, building)
 
     return read

@@ -20,6 +20,7 @@ import msgspec
 from ._marks import UNSET_FIELD
 
 Fields = dict[str, Any]
+_new, _put = object.__new__, object.__setattr__
 
 
 class NotStructural(Exception):
@@ -328,8 +329,8 @@ class _ModelShape:
             given = set(state["set"]).intersection(fields)
         else:
             return None
-        obj = object.__new__(self._cls)
-        object.__setattr__(obj, "__dict__", fields)
+        obj = _new(self._cls)
+        _put(obj, "__dict__", fields)
         self._put_given(obj, given)
         self._put_extra(obj, {} if self._allows_extra else None)
         self._put_private(obj, None)

@@ -11,7 +11,6 @@ import enum
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
-from functools import cache
 from types import MemberDescriptorType
 from typing import Any, Final
 
@@ -35,26 +34,41 @@ def _recipe(value: Any) -> Recipe | None:
     kind = type(value)
     if kind in LEAVES:
         return None
-    container = _CONTAINERS.get(kind)
-    if container is not None:
-        return container(value)
+    make = _MAKERS.get(kind)
+    if make is None:
+        make = _MAKERS[kind] = _of_class(kind)
+    return make(value)
+
+
+def _of_class(kind: Any) -> Callable[[Any], Recipe | None]:
+    """How recipes for the objects of a class are made."""
     if issubclass(type(kind), enum.EnumMeta):
-        return None
+        return lambda value: None
     pydantic: Any = sys.modules.get("pydantic.main")
     if pydantic is not None and pydantic.BaseModel in kind.__mro__ and not kind.__pydantic_root_model__:
-        return _model(value, pydantic.BaseModel)
-    if tuple in kind.__mro__ and kind.__dictoffset__ == 0 and hasattr(kind, "_fields"):
-        return _tuple(value)
-    if hasattr(kind, "__dataclass_fields__") and kind.__dictoffset__ != 0 and not _has_slots(kind):
-        return _object(value)
-    raise Unclonable(kind)
+        if not _has_slots(kind, pydantic.BaseModel):
+            return _models(kind, pydantic.BaseModel)
+    elif tuple in kind.__mro__ and kind.__dictoffset__ == 0 and hasattr(kind, "_fields"):
+        return _tuple
+    elif hasattr(kind, "__dataclass_fields__") and kind.__dictoffset__ != 0 and not _has_slots(kind):
+        return _object
+    return _refuse
+
+
+def _refuse(value: Any) -> Recipe | None:
+    raise Unclonable(type(value))
 
 
 def _parts(items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Recipe]]:
     """The places whose values must be copied."""
-    found = []
+    found: list[tuple[Any, Recipe]] = []
     for place, item in items:
-        if type(item) not in LEAVES:
+        kind = type(item)
+        if kind in LEAVES:
+            pass
+        elif (kind is dict or kind is list) and not item:  # most containers in messages are empty
+            found.append((place, kind))
+        else:
             made = _recipe(item)
             if made is not None:
                 found.append((place, made))
@@ -64,9 +78,13 @@ def _parts(items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Recipe]]:
 def _dict(value: dict[Any, Any]) -> Recipe:
     if not value:
         return dict
-    if _parts((None, key) for key in value):
-        raise Unclonable(dict)  # a key that must be copied would have to be hashed
+    _check_keys(value)
     return _copied(value, _parts(value.items()))
+
+
+def _check_keys(value: Any) -> None:
+    if not LEAVES.issuperset(map(type, value)) and _parts((None, key) for key in value):
+        raise Unclonable(type(value))  # a key that must be copied would have to be hashed
 
 
 def _list(value: list[Any]) -> Recipe:
@@ -74,7 +92,8 @@ def _list(value: list[Any]) -> Recipe:
 
 
 def _mapping(value: Any) -> Recipe:
-    if _parts((None, key) for key in value) or getattr(value, "__dict__", None):
+    _check_keys(value)
+    if getattr(value, "__dict__", None):
         raise Unclonable(type(value))
     return _copied(value, _parts(value.items()))
 
@@ -129,38 +148,43 @@ def _object(value: Any) -> Recipe:
     return make
 
 
-def _model(value: Any, base: Any) -> Recipe:
-    kind = type(value)
-    if _has_slots(kind, base):
-        raise Unclonable(kind)
-    space = _dict(object.__getattribute__(value, "__dict__"))
-    given = object.__getattribute__(value, "__pydantic_fields_set__").copy
-    extra = _recipe(object.__getattribute__(value, "__pydantic_extra__"))
-    private = _recipe(object.__getattribute__(value, "__pydantic_private__"))
-    blank, put_space = object.__new__, object.__setattr__
-    put_given = base.__dict__["__pydantic_fields_set__"].__set__
-    put_extra = base.__dict__["__pydantic_extra__"].__set__
-    put_private = base.__dict__["__pydantic_private__"].__set__
+def _models(kind: Any, base: Any) -> Callable[[Any], Recipe]:
+    """How recipes for the models of a class are made."""
+    slots = [base.__dict__[f"__pydantic_{name}__"] for name in ("fields_set", "extra", "private")]
+    get_given, get_extra, get_private = (slot.__get__ for slot in slots)
+    put_given, put_extra, put_private = (slot.__set__ for slot in slots)
+    blank, put = object.__new__, object.__setattr__
 
-    def make() -> Any:
-        made = blank(kind)
-        put_space(made, "__dict__", space())
-        put_given(made, given())
-        put_extra(made, None if extra is None else extra())
-        put_private(made, None if private is None else private())
-        return made
+    def model(value: Any) -> Recipe:
+        space: dict[str, Any] = object.__getattribute__(value, "__dict__")
+        _check_keys(space)
+        copy, parts = space.copy, _parts(space.items())
+        given = get_given(value).copy
+        extra, private = _recipe(get_extra(value)), _recipe(get_private(value))
 
-    return make
+        def make() -> Any:
+            made = blank(kind)
+            fields = copy()
+            for place, part in parts:
+                fields[place] = part()
+            put(made, "__dict__", fields)
+            put_given(made, given())
+            put_extra(made, None if extra is None else extra())
+            put_private(made, None if private is None else private())
+            return made
+
+        return make
+
+    return model
 
 
-@cache
 def _has_slots(kind: type, base: type | None = None) -> bool:
     return any(
         type(found) is MemberDescriptorType for cls in kind.__mro__ if cls is not base for found in vars(cls).values()
     )
 
 
-_CONTAINERS: Final[dict[type, Callable[[Any], Recipe | None]]] = {
+_MAKERS: Final[dict[type, Callable[[Any], Recipe | None]]] = {
     dict: _dict,
     list: _list,
     tuple: _tuple,

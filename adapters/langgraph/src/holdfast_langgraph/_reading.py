@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, cast
 
@@ -164,8 +164,8 @@ class Listing:
         self._sifts = len(self._asked) < len(where or {})
         self.ended = limit == 0
 
-    def page(self) -> Flow[list[CheckpointTuple]]:
-        """The next few; `ended` says whether there can be more."""
+    def page(self) -> Flow[Iterator[CheckpointTuple]]:
+        """The next few; `ended` says whether there can be more when all have been taken."""
         size = _PAGE if self._left is None or self._sifts else min(self._left, _PAGE)
         op = ListCheckpoints(
             thread_id=self._thread_id,
@@ -181,18 +181,21 @@ class Listing:
         threads = {item.thread_id: item for item in page.items}
         for piece in page.pieces:
             self._history(threads[piece.thread_id], piece.ns).add([piece.piece])
-        found = []
-        for item in page.items:
-            if self._left == 0:
-                break
+        self._cursor = page.cursor
+        self.ended = not page.cursor
+        return self._opened(page.items)
+
+    def _opened(self, items: list[Item]) -> Iterator[CheckpointTuple]:
+        # One by one: whoever only walks over them never holds the values of many at once.
+        for item in items:
             one = self._open(item)
             if one is not None:
-                found.append(one)
                 if self._left is not None:
                     self._left -= 1
-        self._cursor = page.cursor
-        self.ended = not page.cursor or self._left == 0
-        return found
+                    self.ended = self.ended or self._left == 0
+                yield one
+                if self._left == 0:
+                    return
 
     def _history(self, item: Item, ns: str) -> History:
         inner, key = self._inner, (item.thread_id, ns, item.born)

@@ -55,6 +55,10 @@ class Shelf:
         if self.size > room:
             return
         makers, packed = self._makers, self._packed
+        if not makers and not packed:
+            packed.update(elements)
+            self.size += sum(map(len, elements.values())) + _AROUND * len(elements)
+            return
         for number, one in elements.items():
             if number not in makers and number not in packed:
                 packed[number] = one

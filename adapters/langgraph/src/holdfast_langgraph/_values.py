@@ -169,11 +169,7 @@ class Lanes:
 
         The elements are remembered, so that the next write() knows them again.
         """
-        shelves: dict[str, dict[int, bytes]] = {}
-        for piece in pieces:
-            shelf = shelves.setdefault(piece.lane, {})
-            for n, packed in enumerate(self._bound.opened(piece), piece.n):
-                shelf[n] = packed
+        shelves = self._bound.all_opened(pieces)
         values: dict[str, Any] = {}
         room = self._room()
         for channel, ref in refs.items():
@@ -384,6 +380,23 @@ class _Bound:
         if type(packed) is not list or len(packed) != piece.count or not _BYTES.issuperset(map(type, packed)):
             raise Damaged(f'A piece of channel "{piece.lane}" holds no elements that this saver wrote.')
         return packed
+
+    def all_opened(self, pieces: Iterable[Piece]) -> dict[str, dict[int, bytes]]:
+        """The packed elements of many pieces, by lane and number."""
+        decode = self._codec.decode
+        shelves: dict[str, dict[int, bytes]] = {}
+        at, shelf, bind = "", {}, b""
+        for piece in pieces:
+            lane, n = piece.lane, piece.n
+            if lane != at or not bind:
+                at, shelf, bind = lane, shelves.setdefault(lane, {}), self._bind(lane, 0)[:-8]
+            if piece.count == 1 and 0 <= n < _ALL:  # most of them are
+                packed = decode(piece.data, bind=bind + n.to_bytes(8, "big"))
+                if type(packed) is list and len(packed) == 1 and type(packed[0]) is bytes:
+                    shelf[n] = packed[0]
+                    continue
+            shelf.update(enumerate(self.opened(piece), n))
+        return shelves
 
 
 def _key(packed: bytes) -> bytes:
