@@ -73,7 +73,7 @@ tested = run $(call venv,$(1),$(2))/bin/python $(PYTEST) -n $(JOBS) $(ARGS) \
 # Of some tests only, such as -k, a run may have none: exit code 5. All of them, or one of the whole, is a mistake.
 SOME = $(ARGS)
 all_of = ran=; failed=; run() { \
-    code=0; "$$@" || code=$$?; case $$code$(if $(SOME), of some) in 0*) ran=1 ;; "5 of some") ;; *) failed=1 ;; esac; };
+    code=0; "$$@" || code=$$?; case "$$code$(if $(SOME), of some)" in 0*) ran=1 ;; "5 of some") ;; *) failed=1 ;; esac; };
 verdict = [ -z "$$failed" ] && [ -n "$$ran" ]
 
 chaos: SOME = chaos

@@ -87,6 +87,7 @@ QUICK = Scale(
     agent_rounds=5,
     agent_resumed=100,
     agent_resume_rounds=3,
+    agent_kills=3,
 )
 SMOKE = Scale(
     "smoke",
