@@ -1,0 +1,30 @@
+"""What all tests of the adapter share: a store, no tracing, and a process to fork children from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from adapters.openai_agents.tests.nursery import Nursery
+from holdfast_openai_agents._clients import close_clients
+
+if find_spec("agents") is not None:  # Swarm's tests, in their own environment, have no SDK
+    from adapters.openai_agents.tests.kit import disable_tracing
+
+    disable_tracing()
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    yield f"sqlite:///{tmp_path}/holdfast.db"
+    close_clients()
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    made = Nursery()
+    yield made
+    made.close()

@@ -1,0 +1,24 @@
+"""Swarm calls pydantic's old names, which warn; everything else is an error as everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from adapters.openai_agents.tests.nursery import Nursery
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning:swarm"))
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    made = Nursery("adapters.openai_agents.tests.swarm.swarm_kit")
+    yield made
+    made.close()

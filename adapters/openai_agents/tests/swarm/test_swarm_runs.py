@@ -1,0 +1,423 @@
+"""DurableSwarm: Swarm's own results, under a name, from wherever the run stopped."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from swarm import Agent, Swarm
+from swarm.types import Result
+
+from adapters.openai_agents.tests.swarm.swarm_kit import FakeClient, call, outputs, say
+from holdfast import Conflict, Diverged, Holdfast, InvalidInput, RunFailed, Suspended
+from holdfast_openai_agents.swarm import (
+    DID_NOT_HAPPEN,
+    DurableSwarm,
+    Happened,
+    composite,
+    idempotency_key,
+    idempotent,
+    once,
+)
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture
+def hf(tmp_path: Path) -> Iterator[Holdfast]:
+    with Holdfast(f"sqlite:///{tmp_path}/holdfast.db") as opened:
+        yield opened
+
+
+class Broken(Exception):
+    pass
+
+
+def in_turns(*answers: Any) -> Callable[[list[dict[str, Any]]], dict[str, Any]]:
+    """One answer after the other, by how many of them the request holds; an exception is raised."""
+
+    def script(messages: list[dict[str, Any]]) -> dict[str, Any]:
+        answer = answers[sum(m["role"] == "assistant" for m in messages)]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer() if callable(answer) else answer
+
+    return script
+
+
+def agents_in_a_circle(happened: list[str]) -> Agent:
+    def to_b() -> Agent:
+        return b
+
+    @idempotent
+    def back(note: str, context_variables: dict[str, Any]) -> Result:
+        happened.append(f"back {context_variables['user']}")
+        return Result(value=note, agent=a, context_variables={"note": note})
+
+    a = Agent(name="A", instructions=lambda variables: f"A of {variables['user']}{variables['note']}", functions=[to_b])
+    b = Agent(name="B", instructions="B", model="other", functions=[back])
+    return a
+
+
+CIRCLE = in_turns(
+    lambda: call(("to_b", {})), lambda: call(("back", {"note": "!"})), lambda: call(("nothing", {})), say("done")
+)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_run_gives_what_swarm_gives(hf: Holdfast, stream: bool) -> None:
+    def ending(swarm: Any, **named: Any) -> Any:
+        happened: list[str] = []
+        agent = agents_in_a_circle(happened)
+        ended = swarm.run(agent, HELLO, {"user": "ada"}, stream=stream, max_turns=20, **named)
+        events = list(ended) if stream else []
+        response = events.pop()["response"] if stream else ended
+        assert response.agent is agent
+        assert happened == ["back ada"]
+        ids = {"id", "tool_call_id"}
+        told = [{n: v for n, v in m.items() if n not in {*ids, "tool_calls"}} for m in response.messages]
+        return told, response.context_variables, len(events)
+
+    bare, ours = FakeClient(CIRCLE), FakeClient(CIRCLE)
+    expected = ending(Swarm(bare))
+
+    assert ending(DurableSwarm(ours, store=hf), run_id="r") == expected
+    assert [sorted(r) for r in ours.requests] == [sorted(r) for r in bare.requests]
+    assert [r["model"] for r in ours.requests] == ["gpt-4o", "other", "gpt-4o", "gpt-4o"]
+    assert ours.requests[2]["messages"][0]["content"] == "A of ada!"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_finished_run_gives_its_result_again_and_calls_nothing(hf: Holdfast, stream: bool) -> None:
+    happened: list[str] = []
+    agent = agents_in_a_circle(happened)
+    client = FakeClient(CIRCLE)
+
+    def ending() -> Any:
+        ended = DurableSwarm(client, store=hf).run(agent, HELLO, {"user": "ada"}, stream=stream, run_id="r")
+        if not stream:
+            return ended
+        for event in ended:
+            if "response" in event:  # where Swarm's own printer stops listening
+                return event["response"]
+        raise AssertionError("no response")
+
+    first = ending()
+    assert hf.get_intent("r")["status"] == "COMPLETED"
+    again = ending()
+
+    assert (again.messages, again.context_variables) == (first.messages, first.context_variables)
+    assert again.agent is agent
+    assert (client.calls, happened) == (4, ["back ada"])
+    assert hf.get_intent("r")["result"] == {"final_output": "done", "last_agent": "A", "messages": 7}
+
+
+def test_the_recorded_messages_are_used_where_none_are_given(hf: Holdfast) -> None:
+    agent = Agent(name="A", instructions="A")
+    DurableSwarm(FakeClient(in_turns(say("hi"))), store=hf).run(agent, HELLO, run_id="r")
+
+    again = DurableSwarm(FakeClient(in_turns(Broken())), store=hf).run(agent, run_id="r")
+
+    assert again.messages[-1]["content"] == "hi"
+    with pytest.raises(InvalidInput, match="messages: run new has none"):
+        DurableSwarm(FakeClient(in_turns(say("hi"))), store=hf).run(agent, run_id="new")
+
+
+def test_a_failed_model_call_is_not_recorded_and_is_made_again(hf: Holdfast) -> None:
+    done: list[int] = []
+
+    def count() -> str:
+        done.append(1)
+        return "counted"
+
+    agent = Agent(name="A", instructions="A", functions=[count])
+    broken = in_turns(lambda: call(("count", {})), Broken())
+    with pytest.raises(Broken):
+        DurableSwarm(FakeClient(broken), store=hf).run(agent, HELLO, run_id="r")
+    client = FakeClient(in_turns(Broken(), say("fine")))
+
+    assert DurableSwarm(client, store=hf).run(agent, HELLO, run_id="r").messages[-1]["content"] == "fine"
+    assert (done, client.calls) == ([1], 1)
+
+
+def test_a_tools_exception_ends_the_run_as_in_swarm_and_the_call_is_made_again(hf: Holdfast) -> None:
+    fixed = False
+
+    def fragile() -> str:
+        if not fixed:
+            raise Broken
+        return "whole"
+
+    agent = Agent(name="A", instructions="A", functions=[fragile])
+    client = FakeClient(in_turns(lambda: call(("fragile", {})), say("ok")))
+    with pytest.raises(Broken):
+        DurableSwarm(client, store=hf).run(agent, HELLO, run_id="r")
+    fixed = True
+
+    ended = DurableSwarm(client, store=hf).run(agent, HELLO, run_id="r")
+
+    assert outputs(ended.messages) == ["whole"]
+    assert client.calls == 2
+
+
+@pytest.mark.parametrize(("outcome", "happens", "told"), [("done", 1, "sent it"), ("retry", 2, "sent 2")])
+def test_a_one_shot_that_raised_is_in_doubt_until_a_person_decides(
+    hf: Holdfast, outcome: str, happens: int, told: str
+) -> None:
+    keys: list[str] = []
+
+    @once
+    def send() -> str:
+        keys.append(idempotency_key())
+        if len(keys) == 1:
+            raise Broken
+        return f"sent {len(keys)}"
+
+    agent = Agent(name="A", instructions="A", functions=[send])
+    swarm = DurableSwarm(FakeClient(in_turns(lambda: call(("send", {})), say("ok"))), store=hf)
+    for _ in range(2):
+        with pytest.raises(Suspended):
+            swarm.run(agent, HELLO, run_id="r")
+    assert len(keys) == 1
+    hf.answer("r", outcome, value="sent it" if outcome == "done" else None)
+
+    ended = swarm.run(agent, HELLO, run_id="r")
+
+    assert outputs(ended.messages) == [told]
+    assert len(keys) == happens
+    assert len(set(keys)) == 1
+
+
+def test_a_decision_to_fail_ends_the_run(hf: Holdfast) -> None:
+    @once
+    def send() -> str:
+        raise Broken
+
+    agent = Agent(name="A", instructions="A", functions=[send])
+    swarm = DurableSwarm(FakeClient(in_turns(lambda: call(("send", {})), say("ok"))), store=hf)
+    with pytest.raises(Suspended):
+        swarm.run(agent, HELLO, run_id="r")
+    hf.answer("r", "fail", actor="ada")
+
+    with pytest.raises(RunFailed, match="ada decided to fail"):
+        swarm.run(agent, HELLO, run_id="r")
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_a_probe_settles_what_a_person_would_be_asked(hf: Holdfast, happened: bool) -> None:
+    calls: list[str] = []
+
+    def look(order: str) -> Any:
+        assert order == "4711"
+        return Happened("found") if happened else DID_NOT_HAPPEN
+
+    @once(reconcile=look)
+    def refund(order: str) -> str:
+        calls.append(order)
+        if len(calls) == 1:
+            raise Broken
+        return "refunded"
+
+    agent = Agent(name="A", instructions="A", functions=[refund])
+    client = FakeClient(in_turns(lambda: call(("refund", {"order": "4711"})), say("ok")))
+
+    ended = DurableSwarm(client, store=hf).run(agent, HELLO, run_id="r")
+
+    assert outputs(ended.messages) == (["found"] if happened else ["refunded"])
+    assert len(calls) == (1 if happened else 2)
+
+
+def test_arguments_that_do_not_fit_leave_nothing_in_doubt(hf: Holdfast) -> None:
+    @once
+    def send(to: str) -> str:
+        raise AssertionError("not reached")
+
+    agent = Agent(name="A", instructions="A", functions=[send])
+    client = FakeClient(in_turns(lambda: call(("send", {"wrong": 1})), say("ok")))
+    with pytest.raises(TypeError, match="wrong"):
+        DurableSwarm(client, store=hf).run(agent, HELLO, run_id="r")
+
+    assert hf.decisions("r") == []
+
+
+def test_a_changed_request_is_told_and_can_be_accepted(hf: Holdfast, caplog: pytest.LogCaptureFixture) -> None:
+    script = in_turns(lambda: call(("count", {})), say("ok"))
+
+    def count() -> str:
+        return "counted"
+
+    DurableSwarm(FakeClient(script), store=hf).run(
+        Agent(name="A", instructions="Be kind.", functions=[count]), HELLO, run_id="r"
+    )
+
+    def count() -> str:  # type: ignore[no-redef]
+        """Count them."""
+        return "counted"
+
+    changed = Agent(name="A", instructions="Be brief.", model="newer", functions=[count])
+    with pytest.raises(Diverged) as told:
+        DurableSwarm(FakeClient(script), store=hf).run(changed, HELLO, run_id="r")
+    for words in ("model: 'gpt-4o' → 'newer'", "'Be kind.' → 'Be brief.'", "tools: count has another", "on_drift"):
+        assert words in str(told.value)
+    with pytest.raises(Conflict, match="different body"):
+        DurableSwarm(FakeClient(script), store=hf).run(changed, [{"role": "user", "content": "bye"}], run_id="r")
+    with pytest.raises(Diverged, match="Pass stream=False again"):
+        list(DurableSwarm(FakeClient(script), store=hf, on_drift="accept").run(changed, HELLO, run_id="r", stream=True))
+
+    for policy in ("warn", "accept"):
+        ended = DurableSwarm(FakeClient(script), store=hf, on_drift=policy).run(changed, HELLO, run_id="r")
+        assert ended.messages[-1]["content"] == "ok"
+    assert caplog.text.count("was recorded for another request") == 2
+
+
+def test_a_resumed_stream_tells_finished_turns_again_or_leaves_them_out(hf: Holdfast) -> None:
+    def count() -> str:
+        return "counted"
+
+    agent = Agent(name="A", instructions="A", functions=[count])
+
+    turn = lambda: call(("count", {}))  # noqa: E731
+
+    def until_broken(**options: Any) -> list[Any]:
+        client = FakeClient(in_turns(turn, Broken()))
+        stream = DurableSwarm(client, store=hf, **options).run(agent, HELLO, stream=True, run_id="r")
+        found: list[Any] = []
+        with pytest.raises(Broken):
+            found.extend(stream)
+        return found
+
+    first = until_broken()
+    assert [e["delim"] for e in first if "delim" in e] == ["start", "end"]
+
+    assert until_broken() == first
+    assert until_broken(replay_events=False) == []
+    client = FakeClient(in_turns(Broken(), say("good day")))
+    live = list(DurableSwarm(client, store=hf, replay_events=False).run(agent, HELLO, stream=True, run_id="r"))
+    assert [e["content"] for e in live if "content" in e] == ["", "good", "day"]
+    assert outputs(live[-1]["response"].messages) == ["counted"]
+
+
+def test_a_stream_that_is_left_alone_is_handed_back_and_goes_on(hf: Holdfast) -> None:
+    agent = Agent(name="A", instructions="A")
+    client = FakeClient(in_turns(say("one two three")))
+    stream = DurableSwarm(client, store=hf).run(agent, HELLO, stream=True, run_id="r")
+    next(stream)
+    stream.close()
+
+    ended = list(DurableSwarm(client, store=hf).run(agent, HELLO, stream=True, run_id="r"))[-1]["response"]
+
+    assert ended.messages[-1]["content"] == "onetwothree"
+    assert client.calls == 2
+
+
+def test_ids_that_a_provider_uses_again_are_calls_of_their_own(hf: Holdfast) -> None:
+    done: list[int] = []
+
+    @idempotent
+    def add(number: int) -> str:
+        done.append(number)
+        return str(number)
+
+    agent = Agent(name="A", instructions="A", functions=[add])
+    turns = [call(("add", {"number": n}), ("add", {"number": n + 10}), ids=["call_0", "call_0"]) for n in (1, 2)]
+    client = FakeClient(in_turns(*turns, say("ok")))
+
+    for _ in range(2):
+        ended = DurableSwarm(client, store=hf).run(agent, HELLO, run_id="r")
+        assert outputs(ended.messages) == ["1", "11", "2", "12"]
+    assert done == [1, 11, 2, 12]
+
+
+def test_an_agent_that_only_its_function_knows_is_given_by_the_caller_or_made_again(hf: Holdfast) -> None:
+    def hire() -> Agent:
+        return Agent(name="helper", instructions="H")
+
+    def fetch() -> Agent:
+        return getattr(shelf, "".join(["hel", "per"]))
+
+    def script(messages: list[dict[str, Any]]) -> dict[str, Any]:
+        return say("ok") if outputs(messages) else call(("hire", {}), ("fetch", {}))
+
+    def ending(function: Any, run_id: str, **options: Any) -> Any:
+        agent = Agent(name="A", instructions="A", functions=[function])
+        return DurableSwarm(FakeClient(script), store=hf, **options).run(agent, HELLO, run_id=run_id).agent
+
+    shelf = SimpleNamespace(helper=Agent(name="helper", instructions="H"))
+    assert ending(hire, "r").name == "helper"
+    with pytest.raises(InvalidInput, match=r"hire handed over to agent 'helper'.*agents="):
+        ending(hire, "r")
+    assert ending(idempotent(hire), "safe").name == ending(idempotent(hire), "safe").name == "helper"
+
+    for _ in range(2):
+        assert ending(fetch, "named", agents=[shelf.helper]) is shelf.helper
+
+
+def test_a_run_inside_a_tool_is_part_of_the_run(hf: Holdfast) -> None:
+    swarm = DurableSwarm(FakeClient(lambda m: say(f"inner {m[-1]['content']}")), store=hf)
+    inner = Agent(name="inner", instructions="I")
+
+    @composite
+    def ask(what: str) -> str:
+        return str(swarm.run(inner, [{"role": "user", "content": what}]).messages[-1]["content"])
+
+    outer = Agent(name="outer", instructions="O", functions=[ask])
+    client = FakeClient(in_turns(lambda: call(("ask", {"what": "a"}), ("ask", {"what": "b"})), say("ok")))
+
+    for _ in range(2):
+        ended = DurableSwarm(client, store=hf).run(outer, HELLO, run_id="r")
+        assert outputs(ended.messages) == ["inner a", "inner b"]
+    assert (client.calls, swarm.client.calls) == (2, 2)
+    assert sorted({step["kind"] for step in hf.steps("r")}) == ["model"]
+    with pytest.raises(InvalidInput, match="run_id: a durable run needs a name"):
+        swarm.run(inner, HELLO)
+
+
+def test_an_open_run_can_be_given(hf: Holdfast) -> None:
+    client = FakeClient(in_turns(say("ok")))
+    with hf.run("work") as run:
+        for _ in range(2):
+            DurableSwarm(client).run(Agent(name="A", instructions="A"), HELLO, run=run)
+        run.complete("all done")
+
+    assert client.calls == 2
+    assert hf.get_intent("work")["result"] == "all done"
+
+
+def test_a_poisoned_answer_can_be_rewound(hf: Holdfast) -> None:
+    bad: dict[str, Any] = call(("count", {}))
+    bad["tool_calls"][0]["function"]["arguments"] = "{"
+
+    def count() -> str:
+        return "counted"
+
+    agent = Agent(name="A", instructions="A", functions=[count])
+    for _ in range(2):
+        with pytest.raises(ValueError, match="Expecting"):
+            DurableSwarm(FakeClient(in_turns(bad)), store=hf).run(agent, HELLO, run_id="r")
+    swarm = DurableSwarm(FakeClient(in_turns(say("better"))), store=hf)
+
+    assert swarm.rewind("r", "model:0") == 1
+    assert swarm.run(agent, HELLO, run_id="r").messages[-1]["content"] == "better"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"on_drift": "maybe"}, "on_drift: must be"),
+        ({"on_wait": "return"}, "on_wait: must be"),
+        ({"on_in_doubt": "perhaps"}, "on_in_doubt: must be"),
+        ({"policies": {"send": "twice"}}, "policies\\['send'\\]: must be"),
+        ({"store": 7}, "store: takes a URL"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        DurableSwarm(FakeClient(in_turns(say("ok"))), **options)
+
+
+def test_it_needs_no_agents_sdk() -> None:
+    assert "agents" not in sys.modules
