@@ -57,7 +57,7 @@ class Part:
 
 
 PARTS = {
-    "a step, from its call to its acknowledgement": Part(scenarios.TINY, "step.before_call", "step.recorded"),
+    "a step, from its call to its acknowledgement": Part(scenarios.TINY, "step.before_call", "step.recorded", 90),
     "a one-shot step, from its start to its acknowledgement": Part(
         scenarios.TINY_ONCE, "once.started", "once.settled", 60
     ),

@@ -53,7 +53,7 @@ def test_the_same_holds_on_the_other_stores(shared_url: str) -> None:
     assert kill_it("--url", shared_url, "--points", "4") >= 2
 
 
-@pytest.mark.parametrize("durability", ["async", "exit"])
+@pytest.mark.parametrize("durability", ["async", pytest.param("exit", marks=pytest.mark.chaos)])
 def test_in_the_other_durability_modes_it_ends_the_same(durability: str) -> None:
     assert kill_it("--durability", durability, "--points", "4") >= 2
 

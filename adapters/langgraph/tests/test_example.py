@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 STORY = ROOT / "examples" / "langgraph_agent" / "main.py"
 
@@ -27,6 +29,7 @@ def test_the_agent_killed_in_its_third_tool_repeats_neither_the_model_nor_the_ot
         assert line in said
 
 
+@pytest.mark.chaos
 def test_without_durable_tools_the_same_story_fails(tmp_path: Path) -> None:
     whole = STORY.read_text()
     broken = whole.replace("durable_tool(charge_card, once=True)", "charge_card")

@@ -30,6 +30,7 @@ def test_the_agent_killed_in_its_refund_waits_for_a_person_and_moves_the_money_o
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.chaos
 def test_with_a_refund_that_may_be_repeated_the_same_story_fails(tmp_path: Path) -> None:
     shutil.copy(STORY / "main.py", tmp_path)
     whole = (STORY / "agent.py").read_text()
