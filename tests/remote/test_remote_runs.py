@@ -69,10 +69,17 @@ class Workers:
         for process in self.processes:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
+        stuck = []
         for process in self.processes:
-            process.wait(30)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:  # in a test that failed, one may be left without its server
+                process.kill()
+                process.wait()
+                stuck.append(process.pid)
             assert process.stdout is not None
             process.stdout.close()
+        assert not stuck, f"these did not end when asked to: {stuck}"
 
 
 @pytest.fixture
@@ -167,8 +174,8 @@ def test_of_two_servers_on_one_database_one_may_die(
 ) -> None:
     url = store_url("postgres", request, tmp_path)
     one, two = start(url), start(url)
-    workers.start(one.url)
-    workers.start(two.url)
+    workers.start(one.url, pause=0.15)  # slow enough that much is left when the server is killed, on any machine
+    workers.start(two.url, pause=0.15)
     with Holdfast(two.url) as hf:
         ids = {f"job-{n}": send(hf, f"job-{n}") for n in range(60)}
         wait_until(lambda: len(workers.lines()) >= 60, "the work does not go on")
