@@ -7,7 +7,7 @@
 PYTHON ?=
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
 # Test processes at a time, on 2 cores: most tests wait more than they work. Those that fork fill the cores by themselves.
-JOBS ?= 4
+JOBS ?= 3
 ARGS ?=
 # Only for "make lock", which only a change of dependencies needs.
 UV ?= uv

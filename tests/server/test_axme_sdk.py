@@ -31,6 +31,8 @@ Starter = Callable[..., Live]
 PROGRAM = Path(__file__).with_name("sdk_agent.py")
 ADDRESS = "agent://acme/prod/worker"
 SOON = 5.0
+# With the other tests that kill servers under load, one after the other.
+pytestmark = pytest.mark.xdist_group("killed servers")
 
 
 class Agents:
