@@ -176,15 +176,15 @@ def test_of_two_servers_on_one_database_one_may_die(
 ) -> None:
     url = store_url("postgres", request, tmp_path)
     one, two = start(url), start(url)
-    workers.start(one.url, pause=0.05)  # slow enough that much is left when the server is killed
-    workers.start(two.url, pause=0.05)
+    workers.start(one.url, pause=0.15)  # slow enough that much is left when the server is killed
+    workers.start(two.url, pause=0.15)
     with Holdfast(two.url) as hf:
         ids = {f"job-{n}": send(hf, f"job-{n}") for n in range(60)}
         wait_until(lambda: len(workers.lines()) >= 60, "the work does not go on")
         one.kill9()
         pending = [sent for sent in ids.values() if hf.get_intent(sent)["status"] != "COMPLETED"]
         assert pending, "there was nothing left to prove"
-        going = len(workers.lines()) + 40
+        going = len(workers.lines()) + 20
         wait_until(lambda: len(workers.lines()) >= going, "the other server's worker does not go on")
         one.start()
         for sent in ids.values():
