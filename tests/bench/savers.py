@@ -214,9 +214,14 @@ def counting_graph(saver: Any) -> Any:
 
 
 def rivals_at(place: Place) -> list[str]:
-    if place.store == "SQLite":
-        return [MEMORY, SQLITE, SQLITE_DELTA, OURS]
-    return [MEMORY, POSTGRES, POSTGRES_DELTA, OURS, OURS_HTTP]
+    on_sqlite = [MEMORY, SQLITE, SQLITE_DELTA, OURS]
+    names = on_sqlite if place.store == "SQLite" else [MEMORY, POSTGRES, POSTGRES_DELTA, OURS, OURS_HTTP]
+    return [name for name in names if has_delta() or "DeltaChannel" not in name]
+
+
+def has_delta() -> bool:
+    """Older releases of langgraph have no DeltaChannel."""
+    return util.find_spec("langgraph.channels.delta") is not None
 
 
 @contextmanager

@@ -21,7 +21,7 @@ def test_every_rival_is_measured_and_the_targets_are_judged(store: str, tmp_path
     found = json.loads(written.read_text())
     rivals = {figure["contender"].partition(",")[0] for figure in found["figures"] if figure["section"] == "chat"}
     assert {savers.OURS, savers.MEMORY} < rivals
-    assert len(rivals) == (4 if store == "SQLite" else 5)
+    assert len(rivals) == (3 if store == "SQLite" else 4) + savers.has_delta()
     sections = {figure["section"] for figure in found["figures"]}
     assert sections == {"chat", "chat_bytes", "chat_read", "chat_history", "small", "pair"}
     judged = [target for target in found["targets"] if "LangGraph" in target["target"] and target["value"] is not None]
