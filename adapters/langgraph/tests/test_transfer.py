@@ -24,10 +24,6 @@ from holdfast_langgraph import HoldfastSaver
 from holdfast_langgraph._stock import Header, Stock, as_called, open_stock
 from holdfast_langgraph._transfer import Held, parents_first, transfer
 
-event_hooks = pytest.importorskip(
-    "langgraph.checkpoint.serde.event_hooks", reason="older ones cannot read in strict mode, and are refused"
-)
-
 KINDS = ("sqlite", "postgres")
 
 

@@ -250,15 +250,10 @@ def _stock_class(module: str, name: str) -> Any:
 @contextmanager
 def _strict(allowed: Iterable[tuple[str, str]]) -> Iterator[tuple[Any, list[str]]]:
     """A serializer that builds nothing but plain types and those that are allowed, and the names of what it did not."""
-    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-
-    try:
-        from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
-    except ImportError:
-        raise InvalidInput(
-            f"this langgraph-checkpoint builds whatever a row names; 4.0.1 or newer is needed here. Do: {TRANSFER}"
-        ) from None
     import logging
+
+    from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
     refused: list[str] = []
 
