@@ -153,7 +153,7 @@ endef
 $(foreach name,$(ADAPTERS),$(foreach place,$(call places,$(name)),$(eval $(call adapter_environment,$(name),$(place)))))
 
 define install
-@echo "Installing the pinned $(2) requirements and Holdfast ..."
+@echo "Installing the pinned $(2) requirements and Stepfast ..."
 @$(1) $(PIP_INSTALL) --require-hashes -r $(REQUIREMENTS)/$(2).txt
 @$(1) $(PIP_INSTALL) --no-deps --no-build-isolation -e .
 endef
@@ -178,7 +178,7 @@ for python in $(if $(PYTHON),"$(PYTHON)",$(CANDIDATES)); do \
     fi; \
 done; \
 if [ -z "$$found" ]; then \
-    { echo "Holdfast needs Python 3.11 or newer with the venv module, and found:"; \
+    { echo "Stepfast needs Python 3.11 or newer with the venv module, and found:"; \
       printf "%b" "$${seen:-    no Python that runs\n}"; \
       echo "Install one, or name it: make <target> PYTHON=/path/to/python3"; } >&2; \
     exit 1; \

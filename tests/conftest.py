@@ -10,13 +10,13 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast.deciding import current_frame
+from stepfast.deciding import current_frame
 from tests import postgres_server
 
 # Their assertions then say what was compared, as a test's own do.
 pytest.register_assert_rewrite(
     *(
-        f"holdfast.testing.contract_{part}"
+        f"stepfast.testing.contract_{part}"
         for part in ("decisions", "history", "intents", "journal", "kit", "laws", "leases", "values")
     )
 )
@@ -26,7 +26,7 @@ pytest.register_assert_rewrite(
 def postgres() -> Iterator[postgres_server.Server]:
     """One server for the whole run, which the test processes share."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid4().hex)
-    server = postgres_server.start(Path(tempfile.gettempdir()) / f"holdfast-tests-{run}")
+    server = postgres_server.start(Path(tempfile.gettempdir()) / f"stepfast-tests-{run}")
     yield server
     server.stop()
 

@@ -1,6 +1,6 @@
 """What no tracked file may hold: names of package registries, paths of somebody's machine, untidy text.
 
-And what an adapter may not import: anything of Holdfast but its public names.
+And what an adapter may not import: anything of Stepfast but its public names.
 
 Needs nothing but Python, so that it can run before anything is installed: `python tests/hygiene.py`.
 """
@@ -24,8 +24,8 @@ REGISTRY_HOSTS = re.compile("|".join(["pypi" + r"\.(org|python|io)", "python" + 
 MACHINE_PATHS = re.compile(r"(?<![\w.~$}/-])/(?:root|work|farm|home|Users)/[\w.-]")
 
 ADAPTER_CODE = re.compile(r"^adapters/[^/]+/(src|examples|bench)/.*\.py$")
-# The modules of Holdfast whose own names are public, beside those of the package itself.
-PUBLIC_MODULES = frozenset({"holdfast.threads", "holdfast.faces", "holdfast.cli.plugin"})
+# The modules of Stepfast whose own names are public, beside those of the package itself.
+PUBLIC_MODULES = frozenset({"stepfast.threads", "stepfast.faces", "stepfast.cli.plugin", "stepfast.stored_names"})
 
 
 def tracked_files() -> list[Path]:
@@ -66,34 +66,34 @@ def complaints(path: Path) -> Iterator[str]:
             yield f"{where}: an unresolved merge"
     if ADAPTER_CODE.match(name):
         for number, what in private_imports(text):
-            yield f"{name}:{number}: imports {what}, which is not public; an adapter uses Holdfast's public names"
+            yield f"{name}:{number}: imports {what}, which is not public; an adapter uses Stepfast's public names"
 
 
 def public_names() -> set[str]:
-    """What ``from holdfast import …`` may name, read without importing anything."""
-    tree = ast.parse((ROOT / "src" / "holdfast" / "__init__.py").read_text(encoding="utf-8"))
+    """What ``from stepfast import …`` may name, read without importing anything."""
+    tree = ast.parse((ROOT / "src" / "stepfast" / "__init__.py").read_text(encoding="utf-8"))
     [names] = [
         ast.literal_eval(node.value)
         for node in tree.body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     ]
-    return {*names, *(module.removeprefix("holdfast.") for module in PUBLIC_MODULES)}
+    return {*names, *(module.removeprefix("stepfast.") for module in PUBLIC_MODULES)}
 
 
 def private_imports(code: str) -> Iterator[tuple[int, str]]:
-    """Each import of something of Holdfast's that is not public, with its line."""
+    """Each import of something of Stepfast's that is not public, with its line."""
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
             for each in node.names:
-                if each.name.startswith("holdfast.") and each.name not in PUBLIC_MODULES:
+                if each.name.startswith("stepfast.") and each.name not in PUBLIC_MODULES:
                     yield node.lineno, each.name
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module is not None:
             names = [each.name for each in node.names]
-            if node.module == "holdfast":
+            if node.module == "stepfast":
                 hidden = [name for name in names if name not in public_names()]
             elif node.module in PUBLIC_MODULES:
                 hidden = [name for name in names if name.startswith("_")]
-            elif node.module.startswith("holdfast."):
+            elif node.module.startswith("stepfast."):
                 hidden = [name for name in names if f"{node.module}.{name}" not in PUBLIC_MODULES]
             else:
                 continue

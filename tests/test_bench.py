@@ -101,8 +101,8 @@ def test_what_durability_adds_to_a_call_is_told_from_turns_with_few_and_with_man
     figures = agents.added(shop, Samples(list(taken), [taken]), [agents.OURS])
 
     assert [(f.contender, round(f.value, 9)) for f in figures] == [
-        ("Holdfast, a model call", model),
-        ("Holdfast, a tool call", tool),
+        ("Stepfast, a model call", model),
+        ("Stepfast, a tool call", tool),
     ]
 
 

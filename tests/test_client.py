@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from stepfast import (
     AlreadyFinished,
-    AsyncHoldfast,
+    AsyncStepfast,
     Clock,
     Conflict,
     Fenced,
-    Holdfast,
     InvalidInput,
     NotFound,
     Retention,
     RunFailed,
     Status,
+    Stepfast,
     StoreUnavailable,
     Suspended,
 )
@@ -41,9 +41,9 @@ WORK = {"intent_type": "report.v1", "to_agent": "agent://reporter", "payload": {
 
 @both
 async def test_an_intent_is_kept_as_it_was_sent(way: Way) -> None:
-    hf = way.open()
+    sf = way.open()
     deadline = datetime(2100, 1, 1, tzinfo=UTC)
-    intent_id = await hf.send_intent(
+    intent_id = await sf.send_intent(
         {
             **WORK,
             "from_agent": "agent://boss",
@@ -53,7 +53,7 @@ async def test_an_intent_is_kept_as_it_was_sent(way: Way) -> None:
             "max_delivery_attempts": 7,
         }
     )
-    intent = await hf.get_intent(intent_id)
+    intent = await sf.get_intent(intent_id)
     assert intent["intent_id"] == intent_id
     assert intent["status"] == intent["lifecycle_status"] == "DELIVERED"
     assert intent["payload"] == {"month": 7}
@@ -62,44 +62,44 @@ async def test_an_intent_is_kept_as_it_was_sent(way: Way) -> None:
     assert (intent["labels"], intent["max_delivery_attempts"]) == ({"team": "etl"}, 7)
     assert intent["deadline_at"] == "2100-01-01T00:00:00Z"
     assert intent["run_id"] is None
-    assert events_of(await hf.events(intent_id)) == ["created", "submitted", "delivered"]
+    assert events_of(await sf.events(intent_id)) == ["created", "submitted", "delivered"]
 
 
 @both
 async def test_the_same_key_and_body_are_the_same_intent(way: Way) -> None:
-    hf = way.open()
-    first = await hf.send_intent(WORK, idempotency_key="k")
-    assert await hf.send_intent(WORK, idempotency_key="k") == first
-    assert await hf.send_intent({**WORK, "correlation_id": "another trace"}, idempotency_key="k") == first
+    sf = way.open()
+    first = await sf.send_intent(WORK, idempotency_key="k")
+    assert await sf.send_intent(WORK, idempotency_key="k") == first
+    assert await sf.send_intent({**WORK, "correlation_id": "another trace"}, idempotency_key="k") == first
     for other in ({"payload": {"month": 8}}, {"to_agent": "agent://other"}, {"labels": {"a": "b"}}):
         with pytest.raises(Conflict, match="'k' was used before with a different body") as caught:
-            await hf.send_intent({**WORK, **other}, idempotency_key="k")
+            await sf.send_intent({**WORK, **other}, idempotency_key="k")
         assert caught.value.details["intent_id"] == first
-    assert await hf.send_intent(WORK) != first
-    assert len(await hf.list_intents()) == 2
+    assert await sf.send_intent(WORK) != first
+    assert len(await sf.list_intents()) == 2
 
 
 @both
 async def test_a_key_holds_after_the_work_is_done(way: Way) -> None:
-    hf = way.open()
-    first = await hf.send_intent(WORK, idempotency_key="k")
-    async with await hf.claim("agent://reporter") as run:
+    sf = way.open()
+    first = await sf.send_intent(WORK, idempotency_key="k")
+    async with await sf.claim("agent://reporter") as run:
         run.complete("done")
-    assert await hf.send_intent(WORK, idempotency_key="k") == first
-    assert await hf.claim("agent://reporter") is None
+    assert await sf.send_intent(WORK, idempotency_key="k") == first
+    assert await sf.claim("agent://reporter") is None
 
 
 def test_many_who_send_the_same_at_once_send_one_intent(tmp_path: Path) -> None:
     gate = threading.Barrier(8)
 
-    def send(hf: Holdfast) -> str:
+    def send(sf: Stepfast) -> str:
         gate.wait(30)
-        return hf.send_intent(WORK, idempotency_key="k")
+        return sf.send_intent(WORK, idempotency_key="k")
 
-    with Holdfast(tmp_path / "holdfast.db") as hf, ThreadPoolExecutor(8) as pool:
-        sent = {future.result() for future in [pool.submit(send, hf) for _ in range(8)]}
+    with Stepfast(tmp_path / "stepfast.db") as sf, ThreadPoolExecutor(8) as pool:
+        sent = {future.result() for future in [pool.submit(send, sf) for _ in range(8)]}
         assert len(sent) == 1
-        assert len(hf.list_intents()) == 1
+        assert len(sf.list_intents()) == 1
 
 
 @pytest.mark.parametrize(
@@ -120,10 +120,10 @@ def test_many_who_send_the_same_at_once_send_one_intent(tmp_path: Path) -> None:
 )
 @both
 async def test_an_intent_that_makes_no_sense_is_refused(way: Way, wrong: dict[str, Any], says: str) -> None:
-    hf = way.open()
+    sf = way.open()
     with pytest.raises(InvalidInput, match=says):
-        await hf.send_intent({**WORK, **wrong})
-    assert await hf.list_intents() == []
+        await sf.send_intent({**WORK, **wrong})
+    assert await sf.list_intents() == []
 
 
 # Claiming
@@ -131,25 +131,25 @@ async def test_an_intent_that_makes_no_sense_is_refused(way: Way, wrong: dict[st
 
 @both
 async def test_work_is_claimed_by_its_address_oldest_first(way: Way) -> None:
-    hf = way.open()
-    first = await hf.send_intent(WORK)
-    second = await hf.send_intent({**WORK, "payload": {"month": 8}})
-    assert await hf.claim("agent://nobody") is None
-    async with await hf.claim("agent://reporter") as run:
+    sf = way.open()
+    first = await sf.send_intent(WORK)
+    second = await sf.send_intent({**WORK, "payload": {"month": 8}})
+    assert await sf.claim("agent://nobody") is None
+    async with await sf.claim("agent://reporter") as run:
         assert (run.intent_id, run.run_id, run.payload) == (first, first, {"month": 7})
         assert run.attempt == 1
         run.complete({"pages": 3})
-    assert (await hf.wait_for(first, timeout=0))["result"] == {"pages": 3}
-    async with await hf.claim("agent://reporter") as run:
+    assert (await sf.wait_for(first, timeout=0))["result"] == {"pages": 3}
+    async with await sf.claim("agent://reporter") as run:
         assert run.intent_id == second
-    assert await hf.claim("agent://reporter") is None
+    assert await sf.claim("agent://reporter") is None
 
 
 @both
 async def test_what_one_has_claimed_no_other_gets(way: Way) -> None:
-    hf, other = way.open(), way.open()
-    ids = {await hf.send_intent(WORK) for _ in range(4)}
-    claimed = [await client.claim("agent://reporter") for client in (hf, other, hf, other)]
+    sf, other = way.open(), way.open()
+    ids = {await sf.send_intent(WORK) for _ in range(4)}
+    claimed = [await client.claim("agent://reporter") for client in (sf, other, sf, other)]
     assert {run.intent_id for run in claimed} == ids
     assert await other.claim("agent://reporter") is None
     for run in claimed:
@@ -158,14 +158,14 @@ async def test_what_one_has_claimed_no_other_gets(way: Way) -> None:
 
 @both
 async def test_claimed_work_that_was_handed_back_is_claimed_again_with_its_journal(way: Way) -> None:
-    hf = way.open()
-    await hf.send_intent(WORK)
+    sf = way.open()
+    await sf.send_intent(WORK)
     done: list[str] = []
     with pytest.raises(Boom):
-        async with await hf.claim("agent://reporter") as run:
+        async with await sf.claim("agent://reporter") as run:
             await run.step(done.append, "a")
             raise Boom
-    async with await hf.claim("agent://reporter") as run:
+    async with await sf.claim("agent://reporter") as run:
         assert run.resumed
         await run.step(done.append, "a")
     assert done == ["a"]
@@ -173,52 +173,52 @@ async def test_claimed_work_that_was_handed_back_is_claimed_again_with_its_journ
 
 @both
 async def test_claimed_work_whose_worker_died_comes_again_until_it_fails(way: Way) -> None:
-    hf = way.open()
-    sent = await hf.send_intent({**WORK, "max_delivery_attempts": 2})
+    sf = way.open()
+    sent = await sf.send_intent({**WORK, "max_delivery_attempts": 2})
     for attempt in (1, 2):
-        run = await hf.claim("agent://reporter")
+        run = await sf.claim("agent://reporter")
         assert run.attempt == attempt
-        assert await hf.claim("agent://reporter") is None
-        way.lose(hf, run)
-    assert await hf.claim("agent://reporter") is None
-    intent = await hf.wait_for(sent, timeout=0)
+        assert await sf.claim("agent://reporter") is None
+        way.lose(sf, run)
+    assert await sf.claim("agent://reporter") is None
+    intent = await sf.wait_for(sent, timeout=0)
     assert (intent["status"], intent["lost_deliveries"]) == ("FAILED", 2)
-    await hf.revive(sent)
-    async with await hf.claim("agent://reporter") as run:
+    await sf.revive(sent)
+    async with await sf.claim("agent://reporter") as run:
         assert run.intent.revived_from == sent
 
 
 @both
 async def test_a_worker_is_not_held_up_by_a_question(way: Way) -> None:
-    hf = way.open()
-    sent = await hf.send_intent(WORK)
+    sf = way.open()
+    sent = await sf.send_intent(WORK)
     with pytest.raises(Suspended):
-        async with await hf.claim("agent://reporter") as run:
+        async with await sf.claim("agent://reporter") as run:
             await run.ask("Send it?")
-    assert await hf.claim("agent://reporter") is None
-    await hf.answer(sent, "approved")
-    async with await hf.claim("agent://reporter") as run:
+    assert await sf.claim("agent://reporter") is None
+    await sf.answer(sent, "approved")
+    async with await sf.claim("agent://reporter") as run:
         assert await run.ask("Send it?")
 
 
 @both
 async def test_work_may_start_later(way: Way) -> None:
-    hf = way.open()
+    sf = way.open()
     start = datetime.now(UTC) + timedelta(hours=1)
-    await hf.send_intent({**WORK, "not_before": start.isoformat()})
-    assert await hf.claim("agent://reporter") is None
-    hf.store.clock.advance(3601)
-    async with await hf.claim("agent://reporter") as run:
+    await sf.send_intent({**WORK, "not_before": start.isoformat()})
+    assert await sf.claim("agent://reporter") is None
+    sf.store.clock.advance(3601)
+    async with await sf.claim("agent://reporter") as run:
         assert run.payload == {"month": 7}
 
 
 @both
 async def test_work_past_its_deadline_is_not_delivered(way: Way) -> None:
-    hf = way.open()
-    sent = await hf.send_intent({**WORK, "ttl_seconds": 60})
-    hf.store.clock.advance(61)
-    assert await hf.claim("agent://reporter") is None
-    assert (await hf.get_intent(sent))["status"] == "TIMED_OUT"
+    sf = way.open()
+    sent = await sf.send_intent({**WORK, "ttl_seconds": 60})
+    sf.store.clock.advance(61)
+    assert await sf.claim("agent://reporter") is None
+    assert (await sf.get_intent(sent))["status"] == "TIMED_OUT"
 
 
 # Looking in
@@ -233,14 +233,14 @@ def next_millisecond() -> None:
 
 @both
 async def test_intents_are_listed_newest_first_by_what_they_are(way: Way) -> None:
-    hf = way.open()
+    sf = way.open()
     for name, labels in (("a", {"team": "x", "env": "p"}), ("b", {"team": "x"}), ("c", {"team": "y"})):
-        async with hf.run(name, labels=labels):
+        async with sf.run(name, labels=labels):
             next_millisecond()
-    await hf.send_intent({**WORK, "labels": {"team": "x"}})
+    await sf.send_intent({**WORK, "labels": {"team": "x"}})
 
     async def names(**where: Any) -> list[Any]:
-        return [intent["run_id"] for intent in await hf.list_intents(**where)]
+        return [intent["run_id"] for intent in await sf.list_intents(**where)]
 
     assert await names() == [None, "c", "b", "a"]
     assert await names(labels={"team": "x"}) == [None, "b", "a"]
@@ -259,11 +259,11 @@ async def test_intents_are_listed_newest_first_by_what_they_are(way: Way) -> Non
 
 @both
 async def test_intents_are_listed_in_pages(way: Way) -> None:
-    hf = way.open()
-    ids = [await hf.send_intent({**WORK, "labels": {"n": str(n % 2)}}) for n in range(7)]
+    sf = way.open()
+    ids = [await sf.send_intent({**WORK, "labels": {"n": str(n % 2)}}) for n in range(7)]
     for labels in ({}, {"n": "0"}):
         seen: list[str] = []
-        while page := await hf.list_intents(limit=3, before=seen[-1] if seen else None, labels=labels):
+        while page := await sf.list_intents(limit=3, before=seen[-1] if seen else None, labels=labels):
             assert len(page) <= 3
             seen += [intent["intent_id"] for intent in page]
         assert seen == sorted((i for n, i in enumerate(ids) if not labels or n % 2 == 0), reverse=True)
@@ -271,8 +271,8 @@ async def test_intents_are_listed_in_pages(way: Way) -> None:
 
 @both
 async def test_what_is_not_there_is_not_found(way: Way) -> None:
-    hf = way.open()
-    for ask in (hf.get_intent, hf.wait_for, hf.events, hf.describe, hf.steps, hf.cancel, hf.revive, hf.decisions):
+    sf = way.open()
+    for ask in (sf.get_intent, sf.wait_for, sf.events, sf.describe, sf.steps, sf.cancel, sf.revive, sf.decisions):
         with pytest.raises(NotFound, match="no run and no intent 'nothing'"):
             await ask("nothing")
 
@@ -282,14 +282,14 @@ async def test_what_is_not_there_is_not_found(way: Way) -> None:
 
 @both
 async def test_everybody_is_told_the_same_ending_for_ever(way: Way) -> None:
-    hf = way.open()
+    sf = way.open()
     told: list[dict[str, Any]] = []
 
     def wait() -> None:
-        with Holdfast(way.url) as other:
+        with Stepfast(way.url) as other:
             told.append(other.wait_for("r", timeout=60))
 
-    run = await hf.run("r")
+    run = await sf.run("r")
     threads = [threading.Thread(target=wait) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -297,13 +297,13 @@ async def test_everybody_is_told_the_same_ending_for_ever(way: Way) -> None:
     await run.__aexit__(None, None, None)
     for thread in threads:
         thread.join()
-    told.append(await hf.wait_for("r"))
+    told.append(await sf.wait_for("r"))
     with pytest.raises(AlreadyFinished):
-        await hf.cancel("r")
+        await sf.cancel("r")
     with pytest.raises(AlreadyFinished):
-        await hf.resolve_intent("r", "FAILED")
-    hf.store.clock.advance(10**6)
-    told.append(await hf.wait_for("r"))
+        await sf.resolve_intent("r", "FAILED")
+    sf.store.clock.advance(10**6)
+    told.append(await sf.wait_for("r"))
     assert len(told) == 5
     assert all(answer == told[0] for answer in told)
     assert told[0]["result"] == {"rows": 3}
@@ -311,155 +311,155 @@ async def test_everybody_is_told_the_same_ending_for_ever(way: Way) -> None:
 
 @both
 async def test_waiting_ends_with_its_time(way: Way) -> None:
-    hf = way.open()
-    async with hf.run("r"):
+    sf = way.open()
+    async with sf.run("r"):
         with pytest.raises(TimeoutError, match="still IN_PROGRESS"):
-            await hf.wait_for("r", timeout=0.01)
+            await sf.wait_for("r", timeout=0.01)
 
 
 @both
 async def test_an_observer_sees_each_event_in_its_order_up_to_the_ending(way: Way) -> None:
-    hf = way.open()
+    sf = way.open()
     seen: list[dict[str, Any]] = []
 
     def observe() -> None:
-        with Holdfast(way.url) as other:
+        with Stepfast(way.url) as other:
             seen.extend(other.observe("r"))
 
-    run = await hf.run("r")
+    run = await sf.run("r")
     with in_thread(observe):
         await run.step(len, "a")
         await run.rewind()
         await run.__aexit__(None, None, None)
     assert events_of(seen) == ["created", "submitted", "delivered", "in_progress", "rewound", "completed"]
     assert [event["seq"] for event in seen] == [1, 2, 3, 4, 5, 6]
-    assert [event async for event in hf.observe("r")] == seen
-    assert [event async for event in hf.observe("r", since=4)] == seen[4:]
-    assert [event async for event in hf.observe("r", since=6)] == []
-    shown = [{k: v for k, v in event.items() if k != "data"} for event in await hf.events("r")]
+    assert [event async for event in sf.observe("r")] == seen
+    assert [event async for event in sf.observe("r", since=4)] == seen[4:]
+    assert [event async for event in sf.observe("r", since=6)] == []
+    shown = [{k: v for k, v in event.items() if k != "data"} for event in await sf.events("r")]
     assert shown == seen
 
 
 @both
 async def test_an_ending_from_outside_must_be_one(way: Way) -> None:
-    hf = way.open()
-    sent = await hf.send_intent(WORK)
+    sf = way.open()
+    sent = await sf.send_intent(WORK)
     for wrong in ("IN_PROGRESS", "TIMED_OUT"):
         with pytest.raises(InvalidInput, match="COMPLETED, FAILED or CANCELED"):
-            await hf.resolve_intent(sent, wrong)
-    shown = await hf.resolve_intent(sent, "FAILED", reason="nobody wants it", actor="ann")
+            await sf.resolve_intent(sent, wrong)
+    shown = await sf.resolve_intent(sent, "FAILED", reason="nobody wants it", actor="ann")
     assert (shown["status"], shown["reason"]) == ("FAILED", "nobody wants it")
-    assert (await hf.resolve_intent(sent, "FAILED", reason="nobody wants it"))["status"] == "FAILED"
+    assert (await sf.resolve_intent(sent, "FAILED", reason="nobody wants it"))["status"] == "FAILED"
     with pytest.raises(AlreadyFinished, match="Revive it"):
-        await hf.resolve_intent(sent, "COMPLETED")
+        await sf.resolve_intent(sent, "COMPLETED")
 
 
 @both
 async def test_only_what_failed_is_revived_and_only_once(way: Way) -> None:
-    hf = way.open()
-    sent = await hf.send_intent(WORK)
+    sf = way.open()
+    sent = await sf.send_intent(WORK)
     with pytest.raises(Conflict, match="DELIVERED"):
-        await hf.revive(sent)
-    await hf.cancel(sent)
-    again = await hf.revive(sent)
+        await sf.revive(sent)
+    await sf.cancel(sent)
+    again = await sf.revive(sent)
     with pytest.raises(Conflict, match=str(again["intent_id"])):
-        await hf.revive(sent)
-    await hf.resolve_intent(again["intent_id"], "COMPLETED")
+        await sf.revive(sent)
+    await sf.resolve_intent(again["intent_id"], "COMPLETED")
     with pytest.raises(Conflict, match="COMPLETED"):
-        await hf.revive(again["intent_id"])
+        await sf.revive(again["intent_id"])
 
 
 # Retention
 
 
-async def finished_runs(hf: Any, count: int, **options: Any) -> None:
+async def finished_runs(sf: Any, count: int, **options: Any) -> None:
     for number in range(count):
-        async with hf.run(f"{options.get('labels', {}).get('team', 'r')}-{number}", **options) as run:
+        async with sf.run(f"{options.get('labels', {}).get('team', 'r')}-{number}", **options) as run:
             await run.step(len, "x")
             await run.checkpoint({"n": number})
-        hf.store.clock.advance(60)
+        sf.store.clock.advance(60)
 
 
 @both
 async def test_finished_runs_go_by_their_age(way: Way) -> None:
-    hf = way.open()
-    await finished_runs(hf, 5)
-    open_run = await hf.run("open")
-    assert await hf.prune(Retention(older_than=timedelta(minutes=2, seconds=30))) == 3
-    assert sorted(i["run_id"] for i in await hf.list_intents()) == ["open", "r-3", "r-4"]
-    assert await hf.prune(Retention(older_than=timedelta(0))) == 2
-    assert [i["run_id"] for i in await hf.list_intents()] == ["open"]
+    sf = way.open()
+    await finished_runs(sf, 5)
+    open_run = await sf.run("open")
+    assert await sf.prune(Retention(older_than=timedelta(minutes=2, seconds=30))) == 3
+    assert sorted(i["run_id"] for i in await sf.list_intents()) == ["open", "r-3", "r-4"]
+    assert await sf.prune(Retention(older_than=timedelta(0))) == 2
+    assert [i["run_id"] for i in await sf.list_intents()] == ["open"]
     await open_run.__aexit__(None, None, None)
-    async with hf.run("r-0") as run:  # its name is free again
+    async with sf.run("r-0") as run:  # its name is free again
         assert not run.replaying
 
 
 @both
 async def test_the_latest_runs_stay(way: Way) -> None:
-    hf = way.open()
-    await finished_runs(hf, 5)
-    assert await hf.prune(Retention(keep_latest=2)) == 3
-    assert [i["run_id"] for i in await hf.list_intents()] == ["r-4", "r-3"]
-    assert await hf.prune(Retention(keep_latest=2)) == 0
+    sf = way.open()
+    await finished_runs(sf, 5)
+    assert await sf.prune(Retention(keep_latest=2)) == 3
+    assert [i["run_id"] for i in await sf.list_intents()] == ["r-4", "r-3"]
+    assert await sf.prune(Retention(keep_latest=2)) == 0
 
 
 @both
 async def test_a_policy_may_be_for_a_label_or_an_ending(way: Way) -> None:
-    hf = way.open()
-    await finished_runs(hf, 2, labels={"team": "x"})
-    await finished_runs(hf, 2, labels={"team": "y"})
-    await hf.resolve_intent(await hf.send_intent(WORK), "FAILED")
-    hf.store.clock.advance(1)
+    sf = way.open()
+    await finished_runs(sf, 2, labels={"team": "x"})
+    await finished_runs(sf, 2, labels={"team": "y"})
+    await sf.resolve_intent(await sf.send_intent(WORK), "FAILED")
+    sf.store.clock.advance(1)
     at_once = timedelta(0)
-    assert await hf.prune(Retention(older_than=at_once, labels={"team": "x"})) == 2
-    assert await hf.prune(Retention(older_than=at_once, statuses=(Status.FAILED, Status.CANCELED))) == 1
-    assert sorted(i["run_id"] for i in await hf.list_intents()) == ["y-0", "y-1"]
+    assert await sf.prune(Retention(older_than=at_once, labels={"team": "x"})) == 2
+    assert await sf.prune(Retention(older_than=at_once, statuses=(Status.FAILED, Status.CANCELED))) == 1
+    assert sorted(i["run_id"] for i in await sf.list_intents()) == ["y-0", "y-1"]
 
 
 @both
 async def test_nothing_goes_without_a_limit(way: Way) -> None:
-    hf = way.open()
-    await finished_runs(hf, 1)
+    sf = way.open()
+    await finished_runs(sf, 1)
     with pytest.raises(InvalidInput, match="at least one"):
-        await hf.prune(Retention())
+        await sf.prune(Retention())
     with pytest.raises(InvalidInput, match="finished"):
-        await hf.prune(Retention(keep_latest=0, statuses=(Status.WAITING,)))
-    assert len(await hf.list_intents()) == 1
+        await sf.prune(Retention(keep_latest=0, statuses=(Status.WAITING,)))
+    assert len(await sf.list_intents()) == 1
 
 
 @both
 async def test_more_than_a_batch_goes_in_small_transactions(way: Way) -> None:
-    hf = way.open(durability="process")
+    sf = way.open(durability="process")
     for number in range(250):
-        await hf.resolve_intent(await hf.send_intent({**WORK, "payload": number}), "CANCELED")
-    hf.store.clock.advance(1)
-    assert await hf.prune(Retention(keep_latest=10)) == 240
-    assert len(await hf.list_intents(limit=100)) == 10
+        await sf.resolve_intent(await sf.send_intent({**WORK, "payload": number}), "CANCELED")
+    sf.store.clock.advance(1)
+    assert await sf.prune(Retention(keep_latest=10)) == 240
+    assert len(await sf.list_intents(limit=100)) == 10
 
 
 @both
 async def test_a_journal_stays_while_a_revived_run_uses_it(way: Way) -> None:
-    hf = way.open()
+    sf = way.open()
     done: list[str] = []
     with pytest.raises(Boom):
-        async with hf.run("r", on_error="fail") as run:
+        async with sf.run("r", on_error="fail") as run:
             await run.step(done.append, "a")
             raise Boom
-    await hf.revive("r")
-    hf.store.clock.advance(1)
-    assert await hf.prune(Retention(older_than=timedelta(0))) == 1
-    async with hf.run("r") as run:
+    await sf.revive("r")
+    sf.store.clock.advance(1)
+    assert await sf.prune(Retention(older_than=timedelta(0))) == 1
+    async with sf.run("r") as run:
         await run.step(done.append, "a")
     assert done == ["a"]
 
 
 def test_a_client_with_a_policy_prunes_by_itself(tmp_path: Path) -> None:
     pruned = threading.Event()
-    with Holdfast(tmp_path / "holdfast.db", lease_seconds=1, retention=Retention(older_than=timedelta(hours=1))) as hf:
-        with hf.run("old"):
+    with Stepfast(tmp_path / "stepfast.db", lease_seconds=1, retention=Retention(older_than=timedelta(hours=1))) as sf:
+        with sf.run("old"):
             pass
-        hf.store.clock.advance(3601)
-        execute = hf.store.execute
+        sf.store.clock.advance(3601)
+        execute = sf.store.execute
 
         def watched(ops: Any, **options: Any) -> Any:
             results = execute(ops, **options)
@@ -467,10 +467,10 @@ def test_a_client_with_a_policy_prunes_by_itself(tmp_path: Path) -> None:
                 pruned.set()
             return results
 
-        hf.store.execute = watched  # type: ignore[method-assign]
-        with hf.run("new"):
+        sf.store.execute = watched  # type: ignore[method-assign]
+        with sf.run("new"):
             assert pruned.wait(30)
-        assert [i["run_id"] for i in hf.list_intents()] == ["new"]
+        assert [i["run_id"] for i in sf.list_intents()] == ["new"]
 
 
 # Opening and closing
@@ -478,31 +478,31 @@ def test_a_client_with_a_policy_prunes_by_itself(tmp_path: Path) -> None:
 
 @both
 async def test_a_store_proves_that_it_takes_work(way: Way) -> None:
-    hf = way.open()
-    first = await hf.check()
+    sf = way.open()
+    first = await sf.check()
     assert first.tzinfo is not None
-    hf.store.clock.advance(60)
-    assert await hf.check() - first >= timedelta(seconds=60)
+    sf.store.clock.advance(60)
+    assert await sf.check() - first >= timedelta(seconds=60)
 
 
 def test_a_client_is_opened_by_path_url_or_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "deep" / "own name.db"
-    with Holdfast(path) as hf, hf.run("r"):
+    with Stepfast(path) as sf, sf.run("r"):
         pass
     for url in (str(path), f"sqlite:///{path}", f"sqlite:///{str(path).replace(' ', '%20')}?durability=process"):
-        with Holdfast(url) as hf:
-            assert hf.get_intent("r")["status"] == "COMPLETED"
-            assert "own name.db" in hf.url
-            assert "own name.db" in repr(hf)
-    monkeypatch.setenv("HOLDFAST_URL", f"sqlite:///{path}")
-    with Holdfast() as hf:
-        assert hf.get_intent("r")["status"] == "COMPLETED"
-    monkeypatch.delenv("HOLDFAST_URL")
+        with Stepfast(url) as sf:
+            assert sf.get_intent("r")["status"] == "COMPLETED"
+            assert "own name.db" in sf.url
+            assert "own name.db" in repr(sf)
+    monkeypatch.setenv("STEPFAST_URL", f"sqlite:///{path}")
+    with Stepfast() as sf:
+        assert sf.get_intent("r")["status"] == "COMPLETED"
+    monkeypatch.delenv("STEPFAST_URL")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("sys.platform", "linux")
-    with Holdfast() as hf:
-        assert hf.url == f"sqlite:///{tmp_path}/home/holdfast/holdfast.db"
-    assert (tmp_path / "home" / "holdfast").stat().st_mode & 0o077 == 0
+    with Stepfast() as sf:
+        assert sf.url == f"sqlite:///{tmp_path}/home/stepfast/stepfast.db"
+    assert (tmp_path / "home" / "stepfast").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize(
@@ -514,40 +514,40 @@ def test_a_client_is_opened_by_path_url_or_environment(tmp_path: Path, monkeypat
         ({"url": "sqlite:///:memory:", "lease_seconds": 0.5}, "lease_seconds"),
     ],
 )
-@pytest.mark.parametrize("client", [Holdfast, AsyncHoldfast])
+@pytest.mark.parametrize("client", [Stepfast, AsyncStepfast])
 def test_a_client_that_makes_no_sense_is_refused(client: Any, given: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
         client(**given)
 
 
 def test_a_closed_client_refuses_and_may_be_closed_again(tmp_path: Path) -> None:
-    hf = Holdfast(tmp_path / "holdfast.db")
-    hf.close()
-    hf.close()
+    sf = Stepfast(tmp_path / "stepfast.db")
+    sf.close()
+    sf.close()
     with pytest.raises(StoreUnavailable, match="closed"):
-        hf.run("r")
+        sf.run("r")
 
 
 async def test_a_closed_async_client_refuses_and_may_be_closed_again(tmp_path: Path) -> None:
-    async with AsyncHoldfast(tmp_path / "holdfast.db") as hf:
+    async with AsyncStepfast(tmp_path / "stepfast.db") as sf:
         pass
-    await hf.close()
+    await sf.close()
     with pytest.raises(StoreUnavailable, match="closed"):
-        await hf.check()
+        await sf.check()
 
 
 def test_nothing_is_left_behind_by_a_closed_client(tmp_path: Path) -> None:
     before = set(threading.enumerate())
-    with Holdfast(tmp_path / "holdfast.db") as hf:
-        with hf.run("r"):
+    with Stepfast(tmp_path / "stepfast.db") as sf:
+        with sf.run("r"):
             pass
-        hf.wait_for("r")
+        sf.wait_for("r")
     assert set(threading.enumerate()) <= before
 
 
 def test_two_clients_may_share_a_store_s_clock(tmp_path: Path) -> None:
     clock = Clock()
-    with Holdfast(tmp_path / "holdfast.db", clock=clock) as a, Holdfast(tmp_path / "holdfast.db", clock=clock) as b:
+    with Stepfast(tmp_path / "stepfast.db", clock=clock) as a, Stepfast(tmp_path / "stepfast.db", clock=clock) as b:
         run = a.run("r")
         clock.advance(LEASE_SECONDS + 1)
         with b.run("r") as taken:
@@ -558,9 +558,9 @@ def test_two_clients_may_share_a_store_s_clock(tmp_path: Path) -> None:
 
 
 def test_times_are_shown_in_one_form(tmp_path: Path) -> None:
-    with Holdfast(tmp_path / "holdfast.db") as hf, hf.run("r", ttl_seconds=60) as run:
+    with Stepfast(tmp_path / "stepfast.db") as sf, sf.run("r", ttl_seconds=60) as run:
         run.step(len, "x")
-        shown = [*hf.get_intent("r").values(), *hf.events("r")[0].values(), *hf.steps("r")[0].values()]
+        shown = [*sf.get_intent("r").values(), *sf.events("r")[0].values(), *sf.steps("r")[0].values()]
         moments = [v for v in shown if isinstance(v, str) and re.match(r"\d{4}-\d\d-", v)]
         assert len(moments) >= 6
         assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", moment) for moment in moments)

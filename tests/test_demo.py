@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 from tests import hygiene
 
 EXAMPLES = hygiene.ROOT / "examples"
@@ -34,7 +34,7 @@ OF_ADAPTERS = {"langgraph_agent": "langgraph", "openai_agents_refund": "openai_a
 
 def run(script: Path, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Start a script with ``folder`` as its home and its place for temporary files."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("STEPFAST_")}
     environment |= {"HOME": str(folder), "XDG_DATA_HOME": str(folder), "TMPDIR": str(folder)}
     environment["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(hygiene.ROOT / "src"), os.environ.get("PYTHONPATH", "")])
@@ -80,10 +80,10 @@ def test_the_store_that_the_demo_keeps_can_be_looked_into(tmp_path: Path) -> Non
     ended = run(DEMO, "--fast", "--steps", "10", "--kill-at", "5", "--keep", folder=tmp_path)
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    snippet = re.search(r"print\(Holdfast\('(.+)'\)\.describe\('(.+)'\)\)", ended.stdout)
+    snippet = re.search(r"print\(Stepfast\('(.+)'\)\.describe\('(.+)'\)\)", ended.stdout)
     assert snippet is not None
-    with Holdfast(snippet[1]) as hf:
-        seen = hf.describe(snippet[2])
+    with Stepfast(snippet[1]) as sf:
+        seen = sf.describe(snippet[2])
     assert (seen["status"], seen["step"], seen["lost_deliveries"]) == ("COMPLETED", 10, 1)
 
 

@@ -1,7 +1,7 @@
 """The documentation is true: its code runs, its links lead somewhere, and what it names exists.
 
 Each Python block is executed. The blocks of a page run one after another in one process, like a session, with a
-store of the page's own as HOLDFAST_URL. What a page may say to this test, in a comment above a block:
+store of the page's own as STEPFAST_URL. What a page may say to this test, in a comment above a block:
 
     <!-- no-run: why -->          not executed
     <!-- run: killed, finished -->   a script that dies by SIGKILL when started first, and finishes when started again
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import holdfast
+import stepfast
 from tests import hygiene
 
 ROOT = hygiene.ROOT
@@ -73,13 +73,13 @@ def short(page: Path) -> str:
 
 def environment(folder: Path) -> dict[str, str]:
     """A clean place: the page's own store, home and data folder, and nothing of the developer's."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("STEPFAST_")}
     clean["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
     return {
         **clean,
         "HOME": str(folder),
         "XDG_DATA_HOME": str(folder),
-        "HOLDFAST_URL": f"sqlite:///{folder}/page.db",
+        "STEPFAST_URL": f"sqlite:///{folder}/page.db",
     }
 
 
@@ -187,7 +187,7 @@ def test_every_make_target_and_script_that_a_page_names_exists(page: Path) -> No
 def test_every_public_name_is_explained() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
-    names = [name for name in holdfast.__all__ if name != "__version__"]
+    names = [name for name in stepfast.__all__ if name != "__version__"]
     missing = [name for name in names if not re.search(rf"\b{re.escape(name)}\b", text)]
 
     assert missing == []
@@ -197,8 +197,8 @@ def test_the_page_of_errors_names_every_error() -> None:
     text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
     errors = [
         name
-        for name in holdfast.__all__
-        if isinstance(getattr(holdfast, name), type) and issubclass(getattr(holdfast, name), BaseException)
+        for name in stepfast.__all__
+        if isinstance(getattr(stepfast, name), type) and issubclass(getattr(stepfast, name), BaseException)
     ]
 
     assert errors
@@ -212,7 +212,7 @@ def named_tests(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if named_tests(page)], ids=short)
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
-    sources = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "src" / "holdfast" / "testing").rglob("*.py")]
+    sources = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "src" / "stepfast" / "testing").rglob("*.py")]
     defined = re.compile(r"def (test_\w+)\(")
     there = {name for file in sources for name in defined.findall(file.read_text(encoding="utf-8"))}
 
@@ -239,7 +239,7 @@ def test_decisions_are_numbered_without_a_gap_and_all_listed() -> None:
 def test_the_readme_gives_a_reason_for_each_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [d for name, group in project["optional-dependencies"].items() if name != "all" for d in group]
-    needed = {re.split(r"[\[><=]", dependency)[0] for dependency in [*project["dependencies"], *extras]} - {"holdfast"}
+    needed = {re.split(r"[\[><=]", dependency)[0] for dependency in [*project["dependencies"], *extras]} - {"stepfast"}
     text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Dependencies")[2].partition("## ")[0]
 
     assert set(re.findall(r"`([a-z][a-z-]*)`", text)) == needed

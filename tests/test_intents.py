@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import AlreadyFinished, InvalidTransition
-from holdfast.intents import TERMINAL, TRANSITIONS, Event, Intent, Status, chain, check_transition, fold
+from stepfast.errors import AlreadyFinished, InvalidTransition
+from stepfast.intents import TERMINAL, TRANSITIONS, Event, Intent, Status, chain, check_transition, fold
 
 ALIVE = frozenset(Status) - TERMINAL
 JSON = st.recursive(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import InvalidInput
-from holdfast.journal import Keys, Step, StepStatus, join_scope, seal_parts
+from stepfast.errors import InvalidInput
+from stepfast.journal import Keys, Step, StepStatus, join_scope, seal_parts
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 ODD = st.sampled_from(["a", "a#1", "a@00#1", "a/b", "tool:a", "a%23", "%", "é", "e\u0301", " ", "#", "@", "/", "a b"])

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import ops
-from holdfast.stores.plans import plan_for
-from holdfast.stores.sql import Notify, Query
+from stepfast import ops
+from stepfast.stores.plans import plan_for
+from stepfast.stores.sql import Notify, Query
 
 EVERY = sorted(get_args(ops.AnyOp), key=lambda op: op.__name__)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

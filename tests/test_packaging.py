@@ -9,11 +9,11 @@ import types
 import zipfile
 from pathlib import Path
 
-import holdfast
+import stepfast
 from tests import hygiene
 
 ROOT = hygiene.ROOT
-PACKAGE = ROOT / "src" / "holdfast"
+PACKAGE = ROOT / "src" / "stepfast"
 
 IMPORT_LIMIT_MS = 150.0
 IMPORT_RUNS = 7
@@ -37,7 +37,7 @@ started = time.process_time()
 elapsed = time.process_time() - started
 print(json.dumps({{"ms": elapsed * 1000, "modules": sorted({{name.partition(".")[0] for name in sys.modules}})}}))
 """
-FRONT_DOOR = "from holdfast import Holdfast"
+FRONT_DOOR = "from stepfast import Stepfast"
 # What a small program imports anyhow: the yardstick for the speed of this machine in this minute.
 YARDSTICK = "import asyncio, sqlite3, logging, inspect, hashlib, uuid"
 FRONT_DOOR_RATIO = 3.0
@@ -57,17 +57,17 @@ def fresh_import(statement: str = FRONT_DOOR) -> tuple[float, set[str]]:
     return float(answer["ms"]), set(answer["modules"])
 
 
-def test_importing_holdfast_loads_no_optional_or_heavy_module() -> None:
+def test_importing_stepfast_loads_no_optional_or_heavy_module() -> None:
     _, modules = fresh_import()
 
     assert modules & HEAVY == set()
 
 
-def test_importing_holdfast_takes_less_than_150_ms() -> None:
+def test_importing_stepfast_takes_less_than_150_ms() -> None:
     # Processor time, the fastest of several: a busy machine slows some runs, nothing makes one faster than it is.
-    fastest = min(fresh_import("import holdfast")[0] for _ in range(IMPORT_RUNS))
+    fastest = min(fresh_import("import stepfast")[0] for _ in range(IMPORT_RUNS))
 
-    print(f"import holdfast: {fastest:.1f} ms (fastest of {IMPORT_RUNS})")
+    print(f"import stepfast: {fastest:.1f} ms (fastest of {IMPORT_RUNS})")
     assert fastest < IMPORT_LIMIT_MS
 
 
@@ -80,22 +80,22 @@ def test_the_front_door_costs_little_more_than_the_standard_library_it_uses() ->
 
 
 def test_every_promised_name_is_there() -> None:
-    missing = [name for name in holdfast.__all__ if not hasattr(holdfast, name)]
+    missing = [name for name in stepfast.__all__ if not hasattr(stepfast, name)]
 
     assert missing == []
-    assert len(holdfast.__all__) == len(set(holdfast.__all__)), "a name stands twice in __all__"
+    assert len(stepfast.__all__) == len(set(stepfast.__all__)), "a name stands twice in __all__"
 
 
 def test_every_public_name_is_promised() -> None:
     public = {
         name
-        for name in dir(holdfast)
+        for name in dir(stepfast)
         if not name.startswith("_")
         and name != "annotations"
-        and not isinstance(getattr(holdfast, name), types.ModuleType)
+        and not isinstance(getattr(stepfast, name), types.ModuleType)
     }
 
-    assert public - set(holdfast.__all__) == set()
+    assert public - set(stepfast.__all__) == set()
 
 
 def test_no_tracked_file_names_a_registry_or_a_machine_path() -> None:
@@ -112,16 +112,16 @@ def test_the_hygiene_check_finds_what_it_looks_for() -> None:
 
 def test_the_hygiene_check_finds_what_an_adapter_may_not_import() -> None:
     found = hygiene.private_imports(
-        "from holdfast import Holdfast, threads\n"
-        "from holdfast.threads import PutThread\n"
-        "from holdfast.cli.plugin import command\nfrom holdfast.cli import plugin\n"
-        "from holdfast.stores.sqlite import SqliteStore\n"
-        "from holdfast import stores\n"
-        "import holdfast.server\n"
+        "from stepfast import Stepfast, threads\n"
+        "from stepfast.threads import PutThread\n"
+        "from stepfast.cli.plugin import command\nfrom stepfast.cli import plugin\n"
+        "from stepfast.stores.sqlite import SqliteStore\n"
+        "from stepfast import stores\n"
+        "import stepfast.server\n"
         "from .own import thing\n"
     )
 
-    assert list(found) == [(5, "holdfast.stores.sqlite.SqliteStore"), (6, "holdfast.stores"), (7, "holdfast.server")]
+    assert list(found) == [(5, "stepfast.stores.sqlite.SqliteStore"), (6, "stepfast.stores"), (7, "stepfast.server")]
 
 
 def test_the_wheel_holds_every_file_of_the_package(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_the_wheel_holds_every_file_of_the_package(tmp_path: Path) -> None:
     )
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        shipped = {name for name in archive.namelist() if name.startswith("holdfast/")}
+        shipped = {name for name in archive.namelist() if name.startswith("stepfast/")}
 
     expected = {
         path.relative_to(PACKAGE.parent).as_posix()
@@ -142,4 +142,4 @@ def test_the_wheel_holds_every_file_of_the_package(tmp_path: Path) -> None:
         if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in path.parts)
     }
     assert expected - shipped == set()
-    assert "holdfast/py.typed" in shipped
+    assert "stepfast/py.typed" in shipped

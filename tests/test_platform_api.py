@@ -13,19 +13,19 @@ import httpx
 import pytest
 import respx
 
-from holdfast import platform_api
-from holdfast.errors import (
+from stepfast import platform_api
+from stepfast.errors import (
     AccessDenied,
     AlreadyFinished,
     Conflict,
-    HoldfastError,
     InvalidInput,
     NotFound,
     OutcomeUnknown,
+    StepfastError,
     StoreUnavailable,
 )
-from holdfast.platform_api import AsyncPlatformAPI, PlatformAPI
-from holdfast.platform_api._flows import Frames
+from stepfast.platform_api import AsyncPlatformAPI, PlatformAPI
+from stepfast.platform_api._flows import Frames
 
 URL = "http://127.0.0.1:8100"
 DONE = {"intent_id": "i", "seq": 2, "event_type": "intent.completed", "status": "COMPLETED", "result": {"ok": 1}}
@@ -260,10 +260,10 @@ def test_a_5xx_is_tried_again_where_that_is_safe(
         (409, "already_finished", AlreadyFinished),
         (422, "invalid_agent_address", InvalidInput),
         (413, "too_large", InvalidInput),
-        (501, "not_implemented", HoldfastError),
+        (501, "not_implemented", StepfastError),
     ],
 )
-def test_errors_are_typed(api: Api, wire: respx.MockRouter, status: int, code: str, kind: type[HoldfastError]) -> None:
+def test_errors_are_typed(api: Api, wire: respx.MockRouter, status: int, code: str, kind: type[StepfastError]) -> None:
     body = {"error": {"code": code, "message": "so it is", "details": {"a": 1}}, "detail": "so it is"}
     wire.get("/v1/intents/i").respond(status, json=body)
     with pytest.raises(kind) as caught:

@@ -13,10 +13,10 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from holdfast import AlreadyFinished, Conflict, Holdfast, RunFailed, Status, Suspended
-from holdfast.intents import fold
-from holdfast.ops import ReadCheckpoints, ReadEvents
-from holdfast.testing import Effects
+from stepfast import AlreadyFinished, Conflict, RunFailed, Status, Stepfast, Suspended
+from stepfast.intents import fold
+from stepfast.ops import ReadCheckpoints, ReadEvents
+from stepfast.testing import Effects
 from tests.run.kit import LEASE_SECONDS, Spawn, make_nursery, make_spawn
 
 __all__ = ["make_nursery", "make_spawn"]
@@ -28,14 +28,14 @@ WORK = {"intent_type": "report.v1", "to_agent": "agent://reporter", "payload": {
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A store of the test's own."""
     if request.param == "sqlite-file":
-        return f"sqlite:///{tmp_path}/holdfast.db"
+        return f"sqlite:///{tmp_path}/stepfast.db"
     address: str = request.getfixturevalue("postgres_url")
     return f"{address}{'&' if '?' in address else '?'}schema=properties_{uuid4().hex[:12]}"
 
 
 @pytest.fixture
-def hf(url: str) -> Iterator[Holdfast]:
-    with Holdfast(url) as client:
+def sf(url: str) -> Iterator[Stepfast]:
+    with Stepfast(url) as client:
         yield client
 
 
@@ -44,7 +44,7 @@ def effects(tmp_path: Path) -> Effects:
     return Effects(tmp_path)
 
 
-def test_property_1_acknowledged_means_kept(spawn: Spawn, url: str, hf: Holdfast) -> None:
+def test_property_1_acknowledged_means_kept(spawn: Spawn, url: str, sf: Stepfast) -> None:
     """Whatever a call returned for is there after a SIGKILL, and nothing is there that nobody asked for."""
     acked: list[Any] = []
     for attempt in (1, 2, 3):
@@ -54,7 +54,7 @@ def test_property_1_acknowledged_means_kept(spawn: Spawn, url: str, hf: Holdfast
         child.kill()
         # What it said between our last reading and its death; its last line may be torn.
         acked += [json.loads(line)[1] for line in child.out if line.endswith("\n")]
-    run = hf.run("r")
+    run = sf.run("r")
     try:
         steps = {key for key in run.steps() if not key.rpartition("/")[2].startswith("~")}
         wanted = set()
@@ -71,11 +71,11 @@ def test_property_1_acknowledged_means_kept(spawn: Spawn, url: str, hf: Holdfast
         assert wanted <= steps
         # Besides, only what was under way at each of the three ends.
         assert len(steps - wanted) <= 3
-        listed = {intent["intent_id"] for intent in hf.list_intents(to_agent="nobody", limit=10_000)}
+        listed = {intent["intent_id"] for intent in sf.list_intents(to_agent="nobody", limit=10_000)}
         assert intents <= listed
         assert len(listed - intents) <= 3
         last = max(what for kind, what in acked if kind == "checkpoint")
-        kept = hf.store.one(ReadCheckpoints(journal_id=run.intent.journal_id, limit=10_000))
+        kept = sf.store.one(ReadCheckpoints(journal_id=run.intent.journal_id, limit=10_000))
         assert {row.version for row in kept} >= set(range(1, last + 1))
         assert run.restored["n"] + 1 >= last
         for key in sorted(wanted)[:50]:
@@ -110,7 +110,7 @@ def test_property_2_finished_means_never_again(spawn: Spawn, url: str, effects: 
     [("once.started", "retry"), ("once.after_call", "done"), ("once.settled", None), ("run.finished", None)],
 )
 def test_property_3_one_shot_means_at_most_once(
-    spawn: Spawn, url: str, hf: Holdfast, effects: Effects, failpoint: str, answer: str | None
+    spawn: Spawn, url: str, sf: Stepfast, effects: Effects, failpoint: str, answer: str | None
 ) -> None:
     """Killed around its effect, a one-shot is asked about where its outcome is not known, and never repeated."""
     child = spawn("once_stopped_at", url, "r", failpoint)
@@ -122,15 +122,15 @@ def test_property_3_one_shot_means_at_most_once(
         for _ in range(2):
             spawn("once_stopped_at", url, "r", "").hear("suspended")
         assert effects.counts()["pay"] == before
-        assert hf.get_intent("r")["waiting_reason"] == "WAITING_FOR_HUMAN"
-        [decision] = hf.decisions("r")
+        assert sf.get_intent("r")["waiting_reason"] == "WAITING_FOR_HUMAN"
+        [decision] = sf.decisions("r")
         assert (decision["kind"], decision["evidence"]["attempt"]) == ("in_doubt", 1)
-        hf.answer("r", answer, value="pay done" if answer == "done" else None, actor="ann")
+        sf.answer("r", answer, value="pay done" if answer == "done" else None, actor="ann")
     assert spawn("once_stopped_at", url, "r", "").hear("completed") == "pay done"
     assert effects.counts() == {"pay": 1}
 
 
-def test_property_4_one_owner(spawn: Spawn, url: str, hf: Holdfast, effects: Effects) -> None:
+def test_property_4_one_owner(spawn: Spawn, url: str, sf: Stepfast, effects: Effects) -> None:
     """Of many who open a run at once, one gets it; and one that slept past its lease writes nothing more."""
     rivals = [spawn("compete", url, "race") for _ in range(4)]
     for rival in rivals:
@@ -141,14 +141,14 @@ def test_property_4_one_owner(spawn: Spawn, url: str, hf: Holdfast, effects: Eff
     assert sorted(word for word, _ in words) == ["lost", "lost", "lost", "won"]
     assert {what for word, what in words if word == "lost"} == {"RunBusy"}
     rivals[[word for word, _ in words].index("won")].say()
-    assert hf.wait_for("race", timeout=60)["delivery_attempt"] == 1
+    assert sf.wait_for("race", timeout=60)["delivery_attempt"] == 1
     assert effects.counts() == {"work": 1}
 
     sleeper = spawn("hold_once", url, "r")
     assert sleeper.hear("holding") == 1
     sleeper.stop()
-    hf.store.clock.advance(LEASE_SECONDS + 1)
-    with hf.run("r") as run:
+    sf.store.clock.advance(LEASE_SECONDS + 1)
+    with sf.run("r") as run:
         assert run.attempt == 2
         sleeper.go_on()
         sleeper.say()
@@ -157,12 +157,12 @@ def test_property_4_one_owner(spawn: Spawn, url: str, hf: Holdfast, effects: Eff
         assert "no longer owns it" in text
         assert run.steps() == []
     assert "pay" not in effects.counts()
-    assert hf.steps("r") == []
+    assert sf.steps("r") == []
 
 
-def test_property_5_one_ending(spawn: Spawn, url: str, hf: Holdfast) -> None:
+def test_property_5_one_ending(spawn: Spawn, url: str, sf: Stepfast) -> None:
     """Of many different endings one is taken, and everybody is told that one, for ever."""
-    intent_id = hf.send_intent(WORK)
+    intent_id = sf.send_intent(WORK)
     rivals = [spawn("end_it", url, intent_id, status) for status in ("COMPLETED", "FAILED", "CANCELED")]
     for rival in rivals:
         rival.hear("ready")
@@ -172,41 +172,41 @@ def test_property_5_one_ending(spawn: Spawn, url: str, hf: Holdfast) -> None:
     assert sorted(word for word, _ in words) == ["lost", "lost", "won"]
     endings = [what if word == "won" else what[1] for word, what in words]
     assert {what[0] for word, what in words if word == "lost"} == {"AlreadyFinished"}
-    hf.store.clock.advance(10**6)
-    with Holdfast(url) as other:
-        endings += [hf.wait_for(intent_id), other.wait_for(intent_id), other.get_intent(intent_id)]
+    sf.store.clock.advance(10**6)
+    with Stepfast(url) as other:
+        endings += [sf.wait_for(intent_id), other.wait_for(intent_id), other.get_intent(intent_id)]
     assert all(ending == endings[0] for ending in endings)
     assert endings[0]["reason"] == f"said {endings[0]['status']}"
     with pytest.raises(AlreadyFinished):
-        hf.resolve_intent(intent_id, "FAILED", reason="too late")
-    events = hf.events(intent_id)
+        sf.resolve_intent(intent_id, "FAILED", reason="too late")
+    events = sf.events(intent_id)
     assert sum(event["status"] in ("COMPLETED", "FAILED", "CANCELED") for event in events) == 1
 
 
-def test_property_5_an_ending_outlives_the_process_that_gave_it(spawn: Spawn, url: str, hf: Holdfast) -> None:
+def test_property_5_an_ending_outlives_the_process_that_gave_it(spawn: Spawn, url: str, sf: Stepfast) -> None:
     child = spawn("once_stopped_at", url, "r", "run.finished")
     child.hear("at")
     child.kill()
-    assert hf.wait_for("r", timeout=0)["result"] == "pay done"
-    with hf.run("r") as run:
+    assert sf.wait_for("r", timeout=0)["result"] == "pay done"
+    with sf.run("r") as run:
         assert run.replaying
 
 
-def test_property_6_a_gapless_history(spawn: Spawn, url: str, hf: Holdfast) -> None:
+def test_property_6_a_gapless_history(spawn: Spawn, url: str, sf: Stepfast) -> None:
     """Through kills, expiries, answers and an ending from outside: 1, 2, 3 …, each tied to the one before."""
     seen: list[dict[str, Any]] = []
     for _ in range(3):
         child = spawn("make_history", url, "r")
         child.hear("begun")
-        for event in hf.observe("r", since=len(seen)):
+        for event in sf.observe("r", since=len(seen)):
             seen.append(event)
             if len(seen) % 40 == 0:
                 break
         child.kill()
-    hf.cancel("r", reason="enough")
-    seen += hf.observe("r", since=len(seen))
-    intent_id = hf.get_intent("r")["intent_id"]
-    history = hf.store.one(ReadEvents(intent_id=intent_id, limit=100_000))
+    sf.cancel("r", reason="enough")
+    seen += sf.observe("r", since=len(seen))
+    intent_id = sf.get_intent("r")["intent_id"]
+    history = sf.store.one(ReadEvents(intent_id=intent_id, limit=100_000))
     status, length, _ = fold(history)
     assert (status, length) == (Status.CANCELED, len(history))
     assert [event["seq"] for event in seen] == list(range(1, len(history) + 1))
@@ -215,7 +215,7 @@ def test_property_6_a_gapless_history(spawn: Spawn, url: str, hf: Holdfast) -> N
     assert length > 120
 
 
-def test_property_7_bounded_redelivery(spawn: Spawn, url: str, hf: Holdfast, effects: Effects) -> None:
+def test_property_7_bounded_redelivery(spawn: Spawn, url: str, sf: Stepfast, effects: Effects) -> None:
     """Three deliveries lost to a crash, then FAILED with its reason, whole in the store, and it can be revived."""
     for _ in range(3):
         child = spawn("crash_at", url, "r", True)
@@ -223,35 +223,35 @@ def test_property_7_bounded_redelivery(spawn: Spawn, url: str, hf: Holdfast, eff
         child.kill()
     assert spawn("crash_at", url, "r", True).hear("stopped")[0] == "RunFailed"
     assert effects.counts() == {"first": 1, "second": 3}
-    intent = hf.wait_for("r", timeout=0)
+    intent = sf.wait_for("r", timeout=0)
     assert (intent["status"], intent["delivery_attempt"], intent["lost_deliveries"]) == ("FAILED", 3, 3)
     assert intent["reason"] == "3 of 3 deliveries were lost; the last one: its owner died"
     with pytest.raises(RunFailed, match="revive"):
-        hf.run("r")
-    assert [step["key"] for step in hf.steps("r")] == ["effect#1"]
-    hf.revive("r", actor="ann")
+        sf.run("r")
+    assert [step["key"] for step in sf.steps("r")] == ["effect#1"]
+    sf.revive("r", actor="ann")
     spawn("crash_at", url, "r", False).hear("done")
     assert effects.counts() == {"first": 1, "second": 4}
-    assert hf.wait_for(intent["intent_id"], timeout=0)["status"] == "FAILED"
-    assert hf.wait_for("r", timeout=0)["status"] == "COMPLETED"
+    assert sf.wait_for(intent["intent_id"], timeout=0)["status"] == "FAILED"
+    assert sf.wait_for("r", timeout=0)["status"] == "COMPLETED"
 
 
-def test_property_7_waiting_and_handing_back_cost_no_delivery(url: str, hf: Holdfast) -> None:
+def test_property_7_waiting_and_handing_back_cost_no_delivery(url: str, sf: Stepfast) -> None:
     for _ in range(5):
-        with pytest.raises(Suspended), hf.run("r", on_wait="suspend") as run:
+        with pytest.raises(Suspended), sf.run("r", on_wait="suspend") as run:
             run.ask("Deploy?")
-        hf.store.clock.advance(10 * LEASE_SECONDS)
-    hf.answer("r", "approved")
-    hf.store.clock.advance(10 * LEASE_SECONDS)  # and nobody comes to work on it
+        sf.store.clock.advance(10 * LEASE_SECONDS)
+    sf.answer("r", "approved")
+    sf.store.clock.advance(10 * LEASE_SECONDS)  # and nobody comes to work on it
     for _ in range(5):
-        with pytest.raises(InterruptedError), hf.run("r"):
+        with pytest.raises(InterruptedError), sf.run("r"):
             raise InterruptedError
-    with hf.run("r") as run:
+    with sf.run("r") as run:
         assert run.ask("Deploy?")
-    assert hf.get_intent("r")["lost_deliveries"] == 0
+    assert sf.get_intent("r")["lost_deliveries"] == 0
 
 
-def test_property_8_same_request_same_intent(spawn: Spawn, url: str, hf: Holdfast) -> None:
+def test_property_8_same_request_same_intent(spawn: Spawn, url: str, sf: Stepfast) -> None:
     """From processes at once, after the sender was killed, and after the work is done: one intent."""
     lost = spawn("send", url, WORK, "k")
     lost.hear("ready")
@@ -266,26 +266,26 @@ def test_property_8_same_request_same_intent(spawn: Spawn, url: str, hf: Holdfas
         sender.say()
     ids = {sender.hear("sent") for sender in senders}
     assert liar.hear("refused") == "Conflict"
-    [intent] = hf.list_intents()
+    [intent] = sf.list_intents()
     assert ids == {intent["intent_id"]}
-    run = hf.claim("agent://reporter")
+    run = sf.claim("agent://reporter")
     assert run is not None
     with run:
         assert run.payload == {"month": 7}
-    assert hf.send_intent(WORK, idempotency_key="k") in ids
+    assert sf.send_intent(WORK, idempotency_key="k") in ids
     with pytest.raises(Conflict):
-        hf.send_intent({**WORK, "labels": {"a": "b"}}, idempotency_key="k")
-    assert hf.claim("agent://reporter") is None
+        sf.send_intent({**WORK, "labels": {"a": "b"}}, idempotency_key="k")
+    assert sf.claim("agent://reporter") is None
 
 
-def test_property_8_at_once_and_for_the_first_time(spawn: Spawn, url: str, hf: Holdfast) -> None:
+def test_property_8_at_once_and_for_the_first_time(spawn: Spawn, url: str, sf: Stepfast) -> None:
     senders = [spawn("send", url, WORK, "k") for _ in range(4)]
     for sender in senders:
         sender.hear("ready")
     for sender in senders:
         sender.say()
     ids = {sender.hear("sent") for sender in senders}
-    assert ids == {intent["intent_id"] for intent in hf.list_intents()}
+    assert ids == {intent["intent_id"] for intent in sf.list_intents()}
     assert len(ids) == 1
 
 
@@ -316,36 +316,36 @@ def kill_after_checkpoints(spawn: Spawn, url: str, watched: Path | None = None) 
 
 
 def test_property_9_no_blind_trust_in_a_damaged_checkpoint(
-    spawn: Spawn, url: str, hf: Holdfast, effects: Effects
+    spawn: Spawn, url: str, sf: Stepfast, effects: Effects
 ) -> None:
     """It falls back to the one before and says so; and what the journal has is not repeated for it."""
     kill_after_checkpoints(spawn, url)
     damage(url, 2)
-    with hf.run("r") as run:
+    with sf.run("r") as run:
         assert run.restored == {"cursor": 1}
         assert run.step(_never, "first", name="effect") == "first done"
         assert run.step(_never, "second", name="effect") == "second done"
     assert effects.counts() == {"first": 1, "second": 1}
-    [told] = [e for e in hf.events("r") if e["event_type"] == "intent.checkpoint_damaged"]
+    [told] = [e for e in sf.events("r") if e["event_type"] == "intent.checkpoint_damaged"]
     assert told["details"]["subject"] == "checkpoint 2"
-    [checked] = [e for e in hf.events("r") if e["event_type"] == "intent.resume_checked"]
+    [checked] = [e for e in sf.events("r") if e["event_type"] == "intent.resume_checked"]
     assert (checked["details"]["verdict"], checked["details"]["checkpoint"]) == ("resume", 1)
 
 
-def test_property_9_no_whole_checkpoint_is_a_person_s_decision(spawn: Spawn, url: str, hf: Holdfast) -> None:
+def test_property_9_no_whole_checkpoint_is_a_person_s_decision(spawn: Spawn, url: str, sf: Stepfast) -> None:
     kill_after_checkpoints(spawn, url)
     for version in (1, 2):
         damage(url, version)
     with pytest.raises(Suspended):
-        hf.run("r", on_wait="suspend")
-    assert hf.get_intent("r")["waiting_reason"] == "WAITING_FOR_HUMAN"
-    [decision] = hf.decisions("r")
+        sf.run("r", on_wait="suspend")
+    assert sf.get_intent("r")["waiting_reason"] == "WAITING_FOR_HUMAN"
+    [decision] = sf.decisions("r")
     assert (decision["kind"], decision["outcomes"]) == ("resume", ["continue", "fail"])
 
 
 @pytest.mark.parametrize("happens", ["as it was", "changed", "gone"])
 def test_property_9_no_blind_trust_in_the_world(
-    spawn: Spawn, url: str, hf: Holdfast, tmp_path: Path, happens: str
+    spawn: Spawn, url: str, sf: Stepfast, tmp_path: Path, happens: str
 ) -> None:
     source = tmp_path / "source.txt"
     source.write_text("as it was")
@@ -355,12 +355,12 @@ def test_property_9_no_blind_trust_in_the_world(
     else:
         source.write_text(happens)
     if happens == "as it was":
-        with hf.run("r", on_wait="suspend") as run:
+        with sf.run("r", on_wait="suspend") as run:
             assert run.restored == {"cursor": 2}
     else:
         with pytest.raises(Suspended):
-            hf.run("r", on_wait="suspend")
-        [decision] = hf.decisions("r")
+            sf.run("r", on_wait="suspend")
+        [decision] = sf.decisions("r")
         assert str(source) in decision["question"]
-    [checked] = [e for e in hf.events("r") if e["event_type"] == "intent.resume_checked"]
+    [checked] = [e for e in sf.events("r") if e["event_type"] == "intent.resume_checked"]
     assert checked["details"]["verdict"] == ("resume" if happens == "as it was" else "wait")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import AsyncHoldfast, AsyncRun, AsyncScope, Holdfast, Run, Scope
+import stepfast
+from stepfast import AsyncRun, AsyncScope, AsyncStepfast, Run, Scope, Stepfast
 
-TWINS = [(Holdfast, AsyncHoldfast), (Run, AsyncRun), (Scope, AsyncScope)]
+TWINS = [(Stepfast, AsyncStepfast), (Run, AsyncRun), (Scope, AsyncScope)]
 PAIRS = pytest.mark.parametrize(("blocking", "waiting"), TWINS, ids=lambda kind: kind.__name__)
 DUNDERS = {"__enter__": "__aenter__", "__exit__": "__aexit__"}
 
@@ -32,7 +32,7 @@ def as_blocking(annotation: str) -> str:
     for _ in range(3):
         text = re.sub(r"\bCoroutine\[Any, Any, (.*)\]", r"\1", text)
     text = text.replace("_Opening", "Run").replace("AsyncIterator", "Iterator")
-    text = re.sub(r"\bAsync(Holdfast|Run|Scope|Worker)\b", r"\1", text)
+    text = re.sub(r"\bAsync(Stepfast|Run|Scope|Worker)\b", r"\1", text)
     text = re.sub(r" \| AsyncIterable\[\w+\]", "", text)
     # What a function gives may itself be awaitable there, so its type is not followed.
     return re.sub(r"Callable\[(.*), T\]", r"Callable[\1, Any]", text)
@@ -99,7 +99,7 @@ def test_a_method_is_awaited_or_is_not_for_a_reason(blocking: type, waiting: typ
         or inspect.isasyncgenfunction(method)
         or gives.startswith(("Coroutine", "AsyncIterator", "_Opening"))
     )
-    plain = {"worker"} if blocking is Holdfast else {"complete", "steps", "poison", "scope", "recorded"}
+    plain = {"worker"} if blocking is Stepfast else {"complete", "steps", "poison", "scope", "recorded"}
     assert awaited != (name in plain)
 
 
@@ -113,17 +113,17 @@ def test_a_method_says_the_same_in_its_docstring(blocking: type, waiting: type, 
 
 
 def public_names() -> list[str]:
-    return [name for name in holdfast.__all__ if not name.startswith("__")]
+    return [name for name in stepfast.__all__ if not name.startswith("__")]
 
 
 def test_all_is_what_is_there() -> None:
     there = {
         name
-        for name, value in vars(holdfast).items()
+        for name, value in vars(stepfast).items()
         if not name.startswith("_") and not isinstance(value, types.ModuleType)
     }
     assert there == set(public_names())
-    assert list(holdfast.__all__) == sorted(holdfast.__all__, key=_as_ruff_sorts)
+    assert list(stepfast.__all__) == sorted(stepfast.__all__, key=_as_ruff_sorts)
 
 
 def _as_ruff_sorts(name: str) -> tuple[int, str]:
@@ -132,10 +132,10 @@ def _as_ruff_sorts(name: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("name", public_names())
 def test_every_public_name_has_a_docstring(name: str) -> None:
-    value = getattr(holdfast, name)
+    value = getattr(stepfast, name)
     if isinstance(value, type | types.FunctionType):
         doc = vars(value).get("__doc__") if isinstance(value, type) else value.__doc__
-        assert doc, f"holdfast.{name} says nothing"
+        assert doc, f"stepfast.{name} says nothing"
         assert doc.strip()
 
 
@@ -151,10 +151,10 @@ def test_every_public_method_has_a_docstring(kind: type) -> None:
     assert silent == []
 
 
-@pytest.mark.parametrize("name", [n for n in public_names() if isinstance(getattr(holdfast, n), type)])
+@pytest.mark.parametrize("name", [n for n in public_names() if isinstance(getattr(stepfast, n), type)])
 def test_an_error_has_a_code_and_a_default_message(name: str) -> None:
-    kind = getattr(holdfast, name)
-    if issubclass(kind, holdfast.HoldfastError):
+    kind = getattr(stepfast, name)
+    if issubclass(kind, stepfast.StepfastError):
         error = kind()
         assert str(error)
         assert re.fullmatch(r"[a-z_]+", error.code)

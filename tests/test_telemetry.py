@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from holdfast import AsyncHoldfast, Holdfast, telemetry
+from stepfast import AsyncStepfast, Stepfast, telemetry
 from tests import hygiene
 
 
@@ -43,7 +43,7 @@ def boom() -> None:
 
 
 def test_a_run_and_its_steps_are_spans(tmp_path: Path, spans: InMemorySpanExporter) -> None:
-    with Holdfast(tmp_path / "a.db") as hf, hf.run("traced") as run:
+    with Stepfast(tmp_path / "a.db") as sf, sf.run("traced") as run:
         run.step(nothing, 1, name="first")
         with trace.get_tracer("mine").start_as_current_span("my own"):
             run.step(nothing, 2, name="second")
@@ -52,19 +52,19 @@ def test_a_run_and_its_steps_are_spans(tmp_path: Path, spans: InMemorySpanExport
     assert found["step first"].parent.span_id == root.context.span_id
     assert found["step second"].parent.span_id == found["my own"].context.span_id
     assert found["my own"].parent.span_id == root.context.span_id
-    assert root.attributes["holdfast.status"] == "COMPLETED"
-    assert root.attributes["holdfast.attempt"] == 1
+    assert root.attributes["stepfast.status"] == "COMPLETED"
+    assert root.attributes["stepfast.attempt"] == 1
     assert not root.links
 
 
 def test_a_resumed_run_links_to_the_attempt_before(tmp_path: Path, spans: InMemorySpanExporter) -> None:
-    with Holdfast(tmp_path / "a.db") as hf:
-        with suppress(ValueError), hf.run("resumed") as run:
+    with Stepfast(tmp_path / "a.db") as sf:
+        with suppress(ValueError), sf.run("resumed") as run:
             run.step(nothing, 1, name="first")
             run.step(boom)
         before = by_name(spans)["run resumed"]
         spans.clear()
-        with hf.run("resumed") as run:
+        with sf.run("resumed") as run:
             run.step(nothing, 1, name="first")
             run.step(nothing, 2, name="second")
     found = by_name(spans)
@@ -75,7 +75,7 @@ def test_a_resumed_run_links_to_the_attempt_before(tmp_path: Path, spans: InMemo
 
 
 def test_an_errors_text_stays_out_of_the_spans(tmp_path: Path, spans: InMemorySpanExporter) -> None:
-    with Holdfast(tmp_path / "a.db") as hf, suppress(ValueError), hf.run("failing") as run:
+    with Stepfast(tmp_path / "a.db") as sf, suppress(ValueError), sf.run("failing") as run:
         run.step(boom)
     step = by_name(spans)["step boom"]
     assert step.status.status_code is trace.StatusCode.ERROR
@@ -91,7 +91,7 @@ async def test_tasks_side_by_side_keep_their_own_spans(tmp_path: Path, spans: In
             await asyncio.sleep(0)
         return number
 
-    async with AsyncHoldfast(tmp_path / "a.db") as hf, hf.run("tasks") as run:
+    async with AsyncStepfast(tmp_path / "a.db") as sf, sf.run("tasks") as run:
         await asyncio.gather(*(run.step(work, n, name=f"w{n}") for n in range(5)))
     found = by_name(spans)
     for number in range(5):
@@ -100,11 +100,11 @@ async def test_tasks_side_by_side_keep_their_own_spans(tmp_path: Path, spans: In
 
 def test_without_a_collector_nothing_is_written_and_nothing_imported(tmp_path: Path) -> None:
     assert not telemetry.active()
-    with Holdfast(tmp_path / "a.db") as hf:
-        with hf.run("plain") as run:
+    with Stepfast(tmp_path / "a.db") as sf:
+        with sf.run("plain") as run:
             run.step(nothing, 1)
-        assert telemetry.EVENT not in [event["event_type"] for event in hf.events("plain")]
-    program = "import sys; from holdfast import Holdfast; print('opentelemetry' in sys.modules)"
+        assert telemetry.EVENT not in [event["event_type"] for event in sf.events("plain")]
+    program = "import sys; from stepfast import Stepfast; print('opentelemetry' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", program], cwd=hygiene.ROOT, capture_output=True, text=True, check=True)
     assert told.stdout == "False\n"
 

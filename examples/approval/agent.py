@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 
 
 def build(version: str) -> str:
@@ -18,7 +18,7 @@ def deploy(package: str) -> str:
 
 
 def main(store: str) -> int:
-    with Holdfast(store) as hf, hf.run("release-1.4") as run:
+    with Stepfast(store) as sf, sf.run("release-1.4") as run:
         package = run.step(build, "1.4")
         print("waiting for a person", flush=True)
         answer = run.ask(f"Deploy {package} to production?", evidence={"package": package, "tests": "passed"})

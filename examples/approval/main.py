@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="holdfast-approval-") as folder:
+    with tempfile.TemporaryDirectory(prefix="stepfast-approval-") as folder:
         store = f"sqlite:///{folder}/approval.db"
         agent = [sys.executable, str(HERE / "agent.py"), store]
         person = [sys.executable, str(HERE / "person.py"), store]
@@ -24,7 +24,7 @@ def main() -> int:
                 if line.startswith("waiting"):
                     break
             assert first.stderr is not None
-            print(first.stderr.readline(), end="")  # Holdfast's own log line: the question is in the store
+            print(first.stderr.readline(), end="")  # Stepfast's own log line: the question is in the store
             first.kill()
 
         print("--- the person answers while no agent is running")

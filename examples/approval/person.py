@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 
 
 def main(store: str, verb: str = "list", comment: str | None = None) -> int:
-    with Holdfast(store) as hf:
+    with Stepfast(store) as sf:
         if verb == "list":
-            for decision in hf.decisions():
+            for decision in sf.decisions():
                 print(f"{decision['run_id']}: {decision['question']} {decision['evidence']}")
             return 0
         outcome = {"approve": "approved", "reject": "rejected"}[verb]
-        hf.answer("release-1.4", outcome, comment=comment, actor="maria")
+        sf.answer("release-1.4", outcome, comment=comment, actor="maria")
         print(f"{outcome} release-1.4")
     return 0
 

@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from holdfast import AsyncHoldfast, AsyncRun
+from stepfast import AsyncRun, AsyncStepfast
 
 TOPICS = ["wind", "solar", "tides", "heat"]
 CALLS_BEFORE_DEATH = 9
@@ -45,14 +45,14 @@ async def research(run: AsyncRun, model: Model, topic: str) -> str:
 
 async def agent(folder: Path, *, die: bool) -> None:
     model = Model(folder, die=die)
-    async with AsyncHoldfast(f"sqlite:///{folder}/fan.db") as hf, hf.run("report") as run:
+    async with AsyncStepfast(f"sqlite:///{folder}/fan.db") as sf, sf.run("report") as run:
         intro, outline = await asyncio.gather(run.step(model.ask, "an introduction"), run.step(model.ask, "an outline"))
         found = await asyncio.gather(*(research(run, model, topic) for topic in TOPICS))
         run.complete({"title": intro, "outline": outline, "chapters": found})
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="holdfast-fan-") as name:
+    with tempfile.TemporaryDirectory(prefix="stepfast-fan-") as name:
         folder = Path(name)
         book = Model(folder, die=False)
         first = subprocess.run([sys.executable, __file__, name, "die"], check=False)

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from decimal import Decimal
 
-from holdfast import durable, once, step
+from stepfast import durable, once, step
 
 PRICES = {"tea": Decimal("4.20"), "cake": Decimal("3.60")}
 
@@ -43,8 +43,8 @@ def order(customer: str, items: list[str]) -> dict[str, str]:
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="holdfast-decorators-") as folder:
-        environment = {**os.environ, "HOLDFAST_URL": f"sqlite:///{folder}/orders.db"}
+    with tempfile.TemporaryDirectory(prefix="stepfast-decorators-") as folder:
+        environment = {**os.environ, "STEPFAST_URL": f"sqlite:///{folder}/orders.db"}
         heard = []
         for title, flags in (("first life, killed", ["die"]), ("second life", []), ("asked once more", [])):
             command = [sys.executable, __file__, "order", *flags]

@@ -9,7 +9,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 
 RECORDS = 20_000
 RUN_ID = "etl-customers"
@@ -23,7 +23,7 @@ def work(folder: Path) -> None:
         os.write(calls, f"{record['id']}\n".encode())
         return {**record, "score": record["id"] * 7919 % 1000}
 
-    with Holdfast(f"sqlite:///{folder}/etl.db") as hf, hf.run(RUN_ID) as run:
+    with Stepfast(f"sqlite:///{folder}/etl.db") as sf, sf.run(RUN_ID) as run:
         records = [{"id": number} for number in range(RECORDS)]
         total = 0
         for done, row in enumerate(run.map(enrich, records, progress=False), 1):
@@ -34,7 +34,7 @@ def work(folder: Path) -> None:
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="holdfast-etl-") as name:
+    with tempfile.TemporaryDirectory(prefix="stepfast-etl-") as name:
         folder = Path(name)
         command = [sys.executable, __file__, "work", name]
 
@@ -52,9 +52,9 @@ def main() -> int:
         again = sum(calls.values()) - RECORDS
         print(f"second life: {sum(calls.values()) - before:,} calls")
 
-        with Holdfast(f"sqlite:///{folder}/etl.db") as hf:
-            result = hf.wait_for(RUN_ID)["result"]
-            commits = sum(step["kind"] == "items" for step in hf.steps(RUN_ID))
+        with Stepfast(f"sqlite:///{folder}/etl.db") as sf:
+            result = sf.wait_for(RUN_ID)["result"]
+            commits = sum(step["kind"] == "items" for step in sf.steps(RUN_ID))
         print(f"result:      {result}")
         print(f"repeated:    {again} of {RECORDS:,} records (run before the kill, not yet recorded)")
         print(f"commits:     {commits} for {RECORDS:,} records")

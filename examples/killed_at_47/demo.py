@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 
 PIPELINE = Path(__file__).with_name("pipeline.py")
 RUN_ID = "energy-brief"
@@ -259,8 +259,8 @@ def perform(demo: Demo) -> dict[str, Any]:
     if demo.problems:
         return report(demo, first, None, begins)
     say(screen.bad(f"  kill -9 {first.pid} in the middle of step {demo.kill_at}; exit code {first.exit_code}"))
-    with Holdfast(demo.store) as hf:
-        between = hf.describe(demo.run_id)
+    with Stepfast(demo.store) as sf:
+        between = sf.describe(demo.run_id)
     say(f"  in the store: step {between['step']} of {between['total_steps']}, run {between['status']}")
     check_first_life(demo, first, between)
     if demo.problems:
@@ -269,9 +269,9 @@ def perform(demo: Demo) -> dict[str, Any]:
     say()
     say(screen.bold("Second life"))
     second = demo.live(kill=False)
-    with Holdfast(demo.store) as hf:
-        after = hf.describe(demo.run_id)
-        url = hf.url
+    with Stepfast(demo.store) as sf:
+        after = sf.describe(demo.run_id)
+        url = sf.url
     check_second_life(demo, second, after)
     same = second.result == demo.unbroken()
     demo.claim(same, "the result is not that of a run that was never killed")
@@ -290,8 +290,8 @@ def perform(demo: Demo) -> dict[str, Any]:
     say(screen.bold("The store"))
     say(f"  {url}")
     say("  To look inside:")
-    say("    from holdfast import Holdfast")
-    say(f"    print(Holdfast({url!r}).describe({demo.run_id!r}))")
+    say("    from stepfast import Stepfast")
+    say(f"    print(Stepfast({url!r}).describe({demo.run_id!r}))")
     picked = ("status", "step", "total_steps", "delivery_attempt", "lost_deliveries", "last_step")
     say(screen.dim("    " + str({name: after[name] for name in picked})[:-1] + ", …}"))
     return report(demo, first, second, begins)
@@ -342,13 +342,13 @@ def main() -> int:
     options = parse()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # for terminals that have no "█"
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
+    folder = Path(tempfile.mkdtemp(prefix="stepfast-demo-"))
     screen = Screen(silent=options.json)
     own = options.store is None
     pace = 0.004 if options.fast else min(0.1, 6.0 / options.steps)
     demo = Demo(
         folder,
-        f"sqlite:///{folder}/holdfast.db" if own else options.store,
+        f"sqlite:///{folder}/stepfast.db" if own else options.store,
         RUN_ID if own else f"{RUN_ID}-{time.time_ns()}",
         options.steps,
         options.kill_at,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast import Holdfast, Run
+from stepfast import Run, Stepfast
 
 TOPICS = [
     "offshore wind",
@@ -148,11 +148,11 @@ def main() -> int:
     world = World(options.effects, options.pace, options.stall_at, tell)
     # A short lease, for systems that cannot tell whether the last owner is dead.
     with (
-        Holdfast(options.store, lease_seconds=5) as hf,
-        hf.run(options.run_id, total_steps=options.steps) as run,
+        Stepfast(options.store, lease_seconds=5) as sf,
+        sf.run(options.run_id, total_steps=options.steps) as run,
     ):
         names = [[str(task), task.kind] for task in plan]
-        tell("opened", attempt=run.attempt, recorded=len(run.steps()), store=hf.url, plan=names)
+        tell("opened", attempt=run.attempt, recorded=len(run.steps()), store=sf.url, plan=names)
         run.complete(work(run, plan, world, tell))
         tell("completed", result=run.result)
     return 0

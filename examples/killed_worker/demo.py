@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 
 WORKER = Path(__file__).with_name("worker.py")
 ADDRESS = "agent://acme/prod/pipeline"
@@ -64,7 +64,7 @@ class Demo:
 
     def serve(self) -> str:
         """Start a server on a free port; gives its URL."""
-        process = self.start("-m", "holdfast", "serve", "--port", "0", "--store", self.store)
+        process = self.start("-m", "stepfast", "serve", "--port", "0", "--store", self.store)
         assert process.stdout is not None
         for line in process.stdout:
             found = re.search(r"http://[\d.:]+", line)
@@ -123,18 +123,18 @@ def perform(demo: Demo) -> dict[str, Any]:
     url = demo.serve()
     first = demo.work(url, "--stall-at", str(demo.kill_at))
     say(f"  server at {url}")
-    with Holdfast(url) as hf:
+    with Stepfast(url) as sf:
         job = {"intent_type": "intent.pipeline.process.v1", "to_agent": ADDRESS, "payload": {"steps": demo.steps}}
-        sent = hf.send_intent(job)
+        sent = sf.send_intent(job)
         demo.wait_for_step(1)
         second = demo.work(url)
         demo.wait_for_step(demo.kill_at)
         os.kill(first.pid, signal.SIGKILL)
         killed_at = time.time()
         say(f"  kill -9 {first.pid} in the middle of step {demo.kill_at}")
-        ended = hf.wait_for(sent, timeout=max(1.0, demo.ends - time.monotonic()))
+        ended = sf.wait_for(sent, timeout=max(1.0, demo.ends - time.monotonic()))
         demo.show_progress()
-        intent = hf.get_intent(sent)
+        intent = sf.get_intent(sent)
     return judge(demo, first.pid, second.pid, killed_at, ended, intent)
 
 
@@ -184,7 +184,7 @@ def main() -> int:
     options = parser.parse_args()
     if not 3 <= options.kill_at <= options.steps <= 1000:
         parser.error("--kill-at: from 3 to --steps, and --steps at most 1000")
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
+    folder = Path(tempfile.mkdtemp(prefix="stepfast-demo-"))
     store = options.store or f"sqlite:///{folder / 'store.db'}"
     demo = Demo(folder, store, options.steps, options.kill_at, 0.15 if options.fast else 0.3, options.json)
     try:

@@ -14,7 +14,7 @@ import os
 import time
 from typing import Any
 
-from holdfast import Holdfast, Run
+from stepfast import Run, Stepfast
 
 ADDRESS = "agent://acme/prod/pipeline"
 
@@ -29,7 +29,7 @@ def main() -> None:
     )
     options = parser.parse_args()
 
-    hf = Holdfast(options.url)
+    sf = Stepfast(options.url)
     effects = os.open(options.effects, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def tell(what: str, step: int) -> None:
@@ -42,13 +42,13 @@ def main() -> None:
         tell("done", step)
         return step * step
 
-    @hf.worker(ADDRESS)
+    @sf.worker(ADDRESS)
     def pipeline(run: Run, payload: Any) -> int:
         return sum(run.step(process, step) for step in range(1, payload["steps"] + 1))
 
     print("ready", flush=True)
     pipeline.run()
-    hf.close()
+    sf.close()
 
 
 if __name__ == "__main__":

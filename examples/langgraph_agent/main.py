@@ -1,6 +1,6 @@
 """A LangGraph agent is killed in its third tool call, started again, and repeats nothing that was finished.
 
-The agent is plain LangChain: a model, three tools, a checkpointer. Holdfast is the checkpointer, and the three tools
+The agent is plain LangChain: a model, three tools, a checkpointer. Stepfast is the checkpointer, and the three tools
 are wrapped. The model is scripted, so there is no key and no network.
 """
 
@@ -24,7 +24,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import tool
 
-from holdfast_langgraph import HoldfastSaver, durable_tool
+from stepfast_langgraph import StepfastSaver, durable_tool
 
 CONFIG: Any = {"configurable": {"thread_id": "order-4711"}, "max_concurrency": 1}
 CALLS = [
@@ -93,7 +93,7 @@ def agent(folder: Path, *, die: bool) -> None:
         return "courier at noon"
 
     tools = [durable_tool(charge_card, once=True), durable_tool(send_mail, once=True), durable_tool(book_courier)]
-    with HoldfastSaver(f"sqlite:///{folder}/threads.db") as saver:
+    with StepfastSaver(f"sqlite:///{folder}/threads.db") as saver:
         graph = create_agent(ScriptedModel(folder=str(folder)), tools, checkpointer=saver)
         begun = graph.get_state(CONFIG).created_at is not None
         given: Any = None if begun else {"messages": [("human", "ship order 4711")]}
@@ -102,7 +102,7 @@ def agent(folder: Path, *, die: bool) -> None:
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="holdfast-langgraph-") as name:
+    with tempfile.TemporaryDirectory(prefix="stepfast-langgraph-") as name:
         book = Book(Path(name))
         first = subprocess.run([sys.executable, __file__, name, "die"], check=False)
         print(f"first life:  exit code {first.returncode} in the third tool; so far: {dict(book.counts())}")

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from holdfast import DID_NOT_HAPPEN, Happened, Holdfast, Suspended, idempotency_key
+from stepfast import DID_NOT_HAPPEN, Happened, Stepfast, Suspended, idempotency_key
 
 RUN_ID = "order-1001"
 
@@ -48,7 +48,7 @@ def shop(folder: Path, *, die: bool, probe: bool) -> None:
         known = any(row[2] == idempotency_key() for row in bank.charges())
         return Happened(f"receipt-{order}") if known else DID_NOT_HAPPEN
 
-    with Holdfast(f"sqlite:///{folder}/shop.db") as hf, hf.run(RUN_ID, on_wait="suspend") as run:
+    with Stepfast(f"sqlite:///{folder}/shop.db") as sf, sf.run(RUN_ID, on_wait="suspend") as run:
         receipt = run.once(charge_card, RUN_ID, 4200, on_in_doubt=look_it_up if probe else "ask")
         run.complete({"receipt": receipt})
         print(f"paid: {receipt}", flush=True)
@@ -60,7 +60,7 @@ def start(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
 
 
 def main(*flags: str) -> int:
-    with tempfile.TemporaryDirectory(prefix="holdfast-doubt-") as name:
+    with tempfile.TemporaryDirectory(prefix="stepfast-doubt-") as name:
         folder = Path(name)
         first = start(folder, "die", *flags)
         print(f"first life:  exit code {first.returncode}, charges at the bank: {len(Bank(folder).charges())}")
@@ -68,14 +68,14 @@ def main(*flags: str) -> int:
         second = start(folder, *flags)
         print(f"second life: {second.stdout.strip()}")
         if not flags:
-            with Holdfast(f"sqlite:///{folder}/shop.db") as hf:
-                (decision,) = hf.decisions(RUN_ID)
+            with Stepfast(f"sqlite:///{folder}/shop.db") as sf:
+                (decision,) = sf.decisions(RUN_ID)
                 print(f"in doubt:    {decision['question']}")
                 print(f"evidence:    {decision['evidence']}")
                 # The person looks at the books, finds the charge, and says so with its receipt.
                 found = len(Bank(folder).charges()) == 1
                 print(f"the person:  {'done' if found else 'retry'}")
-                hf.answer(
+                sf.answer(
                     RUN_ID,
                     "done" if found else "retry",
                     value=f"receipt-{RUN_ID}" if found else None,
@@ -84,8 +84,8 @@ def main(*flags: str) -> int:
                 )
             print(f"third life:  {start(folder).stdout.strip()}")
 
-        with Holdfast(f"sqlite:///{folder}/shop.db") as hf:
-            seen = hf.get_intent(RUN_ID)
+        with Stepfast(f"sqlite:///{folder}/shop.db") as sf:
+            seen = sf.get_intent(RUN_ID)
         charges = len(Bank(folder).charges())
         print(f"the end:     {seen['status']} {seen['result']}, charges at the bank: {charges}")
         good = seen["status"] == "COMPLETED" and seen["result"] == {"receipt": f"receipt-{RUN_ID}"}

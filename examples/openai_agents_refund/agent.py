@@ -1,6 +1,6 @@
 """The refund agent: ``python agent.py FOLDER [die]`` is one life of it.
 
-The agent and its tools are plain OpenAI Agents SDK; only the runner is Holdfast's. The model is scripted: no key, no
+The agent and its tools are plain OpenAI Agents SDK; only the runner is Stepfast's. The model is scripted: no key, no
 network.
 """
 
@@ -19,8 +19,8 @@ os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "1"
 from agents import Agent, Model, ModelResponse, Usage, function_tool
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
-from holdfast import Suspended
-from holdfast_openai_agents import DurableRunner
+from stepfast import Suspended
+from stepfast_openai_agents import DurableRunner
 
 RUN = "refund-4711"
 CALLS = [("look_up_order", {"order": "4711"}), ("refund_card", {"cents": 4200}), ("write_mail", {"to": "ada"})]

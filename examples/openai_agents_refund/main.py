@@ -8,7 +8,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 
 AGENT = Path(__file__).with_name("agent.py")
 RUN = "refund-4711"
@@ -25,14 +25,14 @@ def counts(folder: str) -> Counter[str]:
 
 def decide(folder: str) -> None:
     """What a person does, from wherever they are: look at the question, find out, answer."""
-    with Holdfast(f"sqlite:///{folder}/runs.db") as hf:
-        for asked in hf.decisions(RUN):
+    with Stepfast(f"sqlite:///{folder}/runs.db") as sf:
+        for asked in sf.decisions(RUN):
             print(f"a person:    {asked['question']} The card's statement says: yes.")
-            hf.answer(RUN, "done", asked["key"], value="refunded 4200", actor="ada")
+            sf.answer(RUN, "done", asked["key"], value="refunded 4200", actor="ada")
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="holdfast-refund-") as folder:
+    with tempfile.TemporaryDirectory(prefix="stepfast-refund-") as folder:
         killed, _ = start(folder, "die")
         print(f"first life:  exit code {killed} in the refund; so far: {dict(counts(folder))}")
         _, said = start(folder)

@@ -24,22 +24,22 @@ from tests.bench.rounds import Contender, Samples
 from tests.bench.sections import DBOS, Figure, Workshop
 
 BARE = "bare SDK"
-OURS = "Holdfast"
-ONCE = "Holdfast, one-shot tools"
-RESUMED = "Holdfast, resumed"
+OURS = "Stepfast"
+ONCE = "Stepfast, one-shot tools"
+RESUMED = "Stepfast, resumed"
 MODEL = "a model call"
 TOOL = "a tool call"
 ONCE_TOOL = "a one-shot tool call"
 AGAIN = "finished calls made again"
 TWICE = "tools that ran twice"
 _REWRITTEN = "its tools rewritten as steps"
-_KILLED = {stage.HOLDFAST: OURS, stage.DBOS_PLAIN: DBOS, stage.DBOS_STEPS: f"{DBOS}, {_REWRITTEN}"}
+_KILLED = {stage.STEPFAST: OURS, stage.DBOS_PLAIN: DBOS, stage.DBOS_STEPS: f"{DBOS}, {_REWRITTEN}"}
 
 _numbers = count(1)
 
 
 def installed(*names: str) -> bool:
-    return all(util.find_spec(name) for name in ("agents", "holdfast_openai_agents", *names))
+    return all(util.find_spec(name) for name in ("agents", "stepfast_openai_agents", *names))
 
 
 class Side:
@@ -51,9 +51,9 @@ class Side:
         self._client: Any = None
         self._policy = policy
         if url is not None:
-            from holdfast import AsyncHoldfast
+            from stepfast import AsyncStepfast
 
-            self._client = AsyncHoldfast(url)
+            self._client = AsyncStepfast(url)
 
     def run(self, agent: Any, turns: int, run_id: str) -> float:
         """Seconds for the whole run, or up to where its model breaks."""
@@ -62,7 +62,7 @@ class Side:
         options: dict[str, Any] = {"max_turns": turns + 2}
         started: Any = Runner.run
         if self._client is not None:
-            from holdfast_openai_agents import DurableRunner
+            from stepfast_openai_agents import DurableRunner
 
             options |= {"run_id": run_id, "store": self._client, "policies": {"work": self._policy}}
             started = DurableRunner.run
@@ -190,7 +190,7 @@ def kills(shop: Workshop) -> list[Figure]:
     """kill -9 at each boundary, and one start after it: what was done again."""
     if not installed():
         return []
-    known = [stage.HOLDFAST]
+    known = [stage.STEPFAST]
     if shop.dbos is not None and installed("dbos_openai_agents"):
         known += [stage.DBOS_PLAIN, stage.DBOS_STEPS]
     lives = shop.keep(Lives())

@@ -18,7 +18,7 @@ from typing import Any
 
 BOUNDARIES = ("m1 returned", "t1 done", "m2 asked", "m2 returned", "t2 done", "m3 asked", "m3 returned")
 RUN = "killed"
-HOLDFAST = "holdfast"
+STEPFAST = "stepfast"
 DBOS_PLAIN = "dbos"
 DBOS_STEPS = "dbos-steps"
 Tell = Callable[[str], None]
@@ -114,15 +114,15 @@ def live(contender: str, url: str, folder: Path, kill: str | None) -> None:
         return f"{number} is done"
 
     model = scripted(2, 1, tell)
-    if contender == HOLDFAST:
-        live_on_holdfast(agent_with(model, work), url, world)
+    if contender == STEPFAST:
+        live_on_stepfast(agent_with(model, work), url, world)
     else:
         live_on_dbos(model, work, url, steps=contender == DBOS_STEPS)
 
 
-def live_on_holdfast(agent: Any, url: str, world: Path) -> None:
-    from holdfast import Holdfast, Suspended
-    from holdfast_openai_agents import DurableRunner
+def live_on_stepfast(agent: Any, url: str, world: Path) -> None:
+    from stepfast import Stepfast, Suspended
+    from stepfast_openai_agents import DurableRunner
 
     while True:
         try:
@@ -130,12 +130,12 @@ def live_on_holdfast(agent: Any, url: str, world: Path) -> None:
             return
         except Suspended:
             # What a person does: look whether it happened, and say so.
-            with Holdfast(url) as hf:
-                for asked in hf.decisions(RUN):
+            with Stepfast(url) as sf:
+                for asked in sf.decisions(RUN):
                     number = asked["evidence"]["arguments"].split("number")[1].strip("\"': }])")
                     happened = f"t{number} done" in world.read_text().splitlines()
                     value = f"{number} is done" if happened else None
-                    hf.answer(RUN, "done" if happened else "retry", asked["key"], value=value)
+                    sf.answer(RUN, "done" if happened else "retry", asked["key"], value=value)
 
 
 def live_on_dbos(model: Any, work: Any, url: str, *, steps: bool) -> None:

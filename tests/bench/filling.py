@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 
 TYPE = "bench.claimed.v1"
 ADDRESS = "agent://bench/claimed"
@@ -16,7 +16,7 @@ _OLD_ID = "'00000000-0000-7000-8000-' || "
 _TABLES = {"intents": "true", "events": "t.event_type = 'intent.completed'"}
 
 
-def fill(client: Holdfast, url: str, count: int) -> None:
+def fill(client: Stepfast, url: str, count: int) -> None:
     """Let one intent run, then add ``count`` - 1 copies of its row and of its last event."""
     intent_id = client.send_intent({"intent_type": TYPE, "to_agent": ADDRESS, "payload": "first"})
     run = client.claim(ADDRESS)
@@ -72,7 +72,7 @@ def _fill_postgres(url: str, intent_id: str, count: int) -> None:
 
     with psycopg.connect(url, autocommit=True) as connection:
         found = connection.execute("SELECT table_schema FROM information_schema.tables WHERE table_name = 'intents'")
-        schema = str((found.fetchone() or ["holdfast"])[0])
+        schema = str((found.fetchone() or ["stepfast"])[0])
 
         def columns_of(table: str) -> list[str]:
             rows = connection.execute(

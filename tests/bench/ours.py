@@ -1,4 +1,4 @@
-"""What people do with Holdfast, in blocks that can be timed."""
+"""What people do with Stepfast, in blocks that can be timed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
-from holdfast import AsyncHoldfast, Holdfast, Run
+from stepfast import AsyncStepfast, Run, Stepfast
 
 _NUMBERS = count(1)
 
@@ -27,7 +27,7 @@ class Lone:
     """One run, open from the first block to the last, and one caller."""
 
     def __init__(self, url: str) -> None:
-        self._client = Holdfast(url)
+        self._client = Stepfast(url)
         self._run: Run = self._client.run(f"lone-{next(_NUMBERS)}")
 
     def steps(self, number: int) -> float:
@@ -61,7 +61,7 @@ class Threads:
     """Many runs of few steps, by threads that share a client; gives seconds per step, opening and ending included."""
 
     def __init__(self, url: str, concurrency: int) -> None:
-        self._client = Holdfast(url)
+        self._client = Stepfast(url)
         self._pool = ThreadPoolExecutor(concurrency, "bench")
 
     def block(self, runs: int, steps: int) -> float:
@@ -85,7 +85,7 @@ class Tasks:
 
     def __init__(self, url: str, concurrency: int) -> None:
         self._runner = asyncio.Runner()
-        self._client = AsyncHoldfast(url)
+        self._client = AsyncStepfast(url)
         self._concurrency = concurrency
 
     def block(self, runs: int, steps: int) -> float:
@@ -113,7 +113,7 @@ class Reopened:
     """A run of many finished steps that has not ended; each block opens it and makes all its calls again."""
 
     def __init__(self, url: str, steps: int) -> None:
-        self._client = Holdfast(url)
+        self._client = Stepfast(url)
         self._steps = steps
         self._name = f"reopened-{next(_NUMBERS)}"
         self._calls = 0

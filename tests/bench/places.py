@@ -45,12 +45,12 @@ def folder_on_disk() -> Path:
     if filesystem_of(usual) in _IN_MEMORY:
         usual = _ROOT / "build"
         usual.mkdir(exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix="holdfast-bench-", dir=usual))
+    return Path(tempfile.mkdtemp(prefix="stepfast-bench-", dir=usual))
 
 
 def folder_in_memory() -> Path | None:
     if _SHARED_MEMORY.is_dir() and filesystem_of(_SHARED_MEMORY) in _IN_MEMORY:
-        return Path(tempfile.mkdtemp(prefix="holdfast-bench-", dir=_SHARED_MEMORY))
+        return Path(tempfile.mkdtemp(prefix="stepfast-bench-", dir=_SHARED_MEMORY))
     return None
 
 

@@ -18,8 +18,8 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
-from holdfast import AsyncHoldfast, AsyncRun, Holdfast
-from holdfast.stores.remote_http import Endpoint
+from stepfast import AsyncRun, AsyncStepfast, Stepfast
+from stepfast.stores.remote_http import Endpoint
 from tests.bench.ours import Lone, noop
 from tests.bench.rounds import Contender
 from tests.bench.sections import BARE, DBOS, Figure, Workshop
@@ -147,7 +147,7 @@ def remote_many(shop: Workshop) -> list[Figure]:
     server = shop.keep(Server(shop.place.url("remote_many")))
     counts = (1, scale.concurrency, scale.concurrency * 4)
     runner = asyncio.Runner()
-    client = AsyncHoldfast(server.url)
+    client = AsyncStepfast(server.url)
     numbers = iter(range(10**9))
 
     async def block(runs: int, steps: int) -> float:
@@ -240,7 +240,7 @@ def handover(shop: Workshop) -> list[Figure]:
     kills = shop.scale.kills
     server = shop.keep(Server(shop.place.url("handover")))
     standbys = shop.keep(Standbys(server.url))
-    with Holdfast(server.url) as client:
+    with Stepfast(server.url) as client:
         for _ in range(2):
             standbys.start()
         standbys.ready()
@@ -323,7 +323,7 @@ def blocked(shop: Workshop) -> list[Figure]:
     done = threading.Event()
 
     async def work() -> None:
-        client = AsyncHoldfast(server.url, lease_seconds=max(1.0, seconds / 6))
+        client = AsyncStepfast(server.url, lease_seconds=max(1.0, seconds / 6))
 
         @client.worker(ADDRESS)
         async def handler(run: AsyncRun, payload: Any) -> int:
@@ -337,7 +337,7 @@ def blocked(shop: Workshop) -> list[Figure]:
         await client.close()
 
     threads = [threading.Thread(target=asyncio.run, args=(work(),)) for _ in range(2)]
-    with Holdfast(server.url) as client:
+    with Stepfast(server.url) as client:
         for thread in threads:
             thread.start()
         sent = client.send_intent({"intent_type": "bench.v1", "to_agent": ADDRESS, "payload": {}})

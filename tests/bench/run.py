@@ -51,7 +51,7 @@ class Progress:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.run", description="Measure Holdfast side by side.")
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.run", description="Measure Stepfast side by side.")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
     parser.add_argument(
         "--markdown",
@@ -76,7 +76,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def open_media(chosen: argparse.Namespace) -> list[Medium]:
     media = []
     if chosen.medium is None or "disk" in chosen.medium:
-        media.append(Medium("disk", chosen.folder / "holdfast-bench" if chosen.folder else places.folder_on_disk()))
+        media.append(Medium("disk", chosen.folder / "stepfast-bench" if chosen.folder else places.folder_on_disk()))
         media[0].folder.mkdir(parents=True, exist_ok=True)
     in_memory = places.folder_in_memory() if chosen.medium is None or "tmpfs" in chosen.medium else None
     if in_memory is not None:

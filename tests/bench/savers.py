@@ -1,4 +1,4 @@
-"""LangGraph's checkpointers side by side: HoldfastSaver beside the stock ones, on the same graphs and the same disk."""
+"""LangGraph's checkpointers side by side: StepfastSaver beside the stock ones, on the same graphs and the same disk."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SQLITE = "SqliteSaver"
 SQLITE_DELTA = "SqliteSaver + DeltaChannel"
 POSTGRES = "PostgresSaver"
 POSTGRES_DELTA = "PostgresSaver + DeltaChannel"
-OURS = "HoldfastSaver"
-OURS_HTTP = "HoldfastSaver over HTTP"
+OURS = "StepfastSaver"
+OURS_HTTP = "StepfastSaver over HTTP"
 _WORDS = 500  # bytes of text in a message
 _MEASURED_ELSEWHERE = "DeltaChannel: the graph's author opts in"
 
 
 def installed() -> bool:
-    return all(util.find_spec(name) for name in ("langgraph", "holdfast_langgraph"))
+    return all(util.find_spec(name) for name in ("langgraph", "stepfast_langgraph"))
 
 
 def base_of(place: Place) -> str:
@@ -78,14 +78,14 @@ class Rival:
             saver = PostgresSaver(pool)
             saver.setup()
             return saver
-        from holdfast_langgraph import HoldfastSaver
+        from stepfast_langgraph import StepfastSaver
 
         store = self._url
         if self.name == OURS_HTTP:
             server = Server(self._url)
             self._open.callback(server.close)
             store = server.url
-        return self._open.enter_context(HoldfastSaver(store))
+        return self._open.enter_context(StepfastSaver(store))
 
     def chat(self, steps: int, thread: str) -> float:
         """One invocation of so many supersteps, each adding one message; seconds."""

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 from tests.bench import filling
 from tests.bench.floors import GROUP
 from tests.bench.ours import Lone, Reopened, Tasks, Threads, noop
@@ -280,7 +280,7 @@ def reopen(shop: Workshop) -> list[Figure]:
 def mapped(shop: Workshop) -> list[Figure]:
     """The durable map over many items: items a second."""
     scale = shop.scale
-    client = shop.keep(Holdfast(shop.place.url("map")))
+    client = shop.keep(Stepfast(shop.place.url("map")))
     figures = []
     for items, concurrency in ((scale.map_items, 1), (scale.side_by_side_items, 8)):
         name = f"map-{concurrency}"
@@ -305,7 +305,7 @@ def claim(shop: Workshop) -> list[Figure]:
     for count in (scale.few_intents, scale.many_intents):
         shop.tell(f"filling in {count:,} finished intents")
         url = place.url(f"claim_{count}")
-        client = shop.keep(Holdfast(url))
+        client = shop.keep(Stepfast(url))
         filling.fill(client, url, count)
         contenders.append(Contender(f"{count:,} finished", _claims(client, scale.claim_block)))
     for contender in contenders:
@@ -314,7 +314,7 @@ def claim(shop: Workshop) -> list[Figure]:
     return shop.figures("claim", samples, contenders[0].name)
 
 
-def _claims(client: Holdfast, number: int) -> Callable[[], float]:
+def _claims(client: Stepfast, number: int) -> Callable[[], float]:
     def block() -> float:
         """The median of claims that each find one fresh intent; sending and ending it is not timed."""
         taken = []
@@ -335,11 +335,11 @@ def _claims(client: Holdfast, number: int) -> Callable[[], float]:
 def ceilings(shop: Workshop) -> list[Figure]:
     """A very long run and a very large value."""
     scale = shop.scale
-    client = shop.keep(Holdfast(shop.place.url("ceilings")))
+    client = shop.keep(Stepfast(shop.place.url("ceilings")))
     return [*_long_run(shop, client, scale.long_run), *_large_value(shop, client, scale.large_value)]
 
 
-def _long_run(shop: Workshop, client: Holdfast, steps: int) -> list[Figure]:
+def _long_run(shop: Workshop, client: Stepfast, steps: int) -> list[Figure]:
     shop.tell(f"{steps:,} steps in one run")
     tenth = steps // 10
     marks = []
@@ -361,7 +361,7 @@ def _long_run(shop: Workshop, client: Holdfast, steps: int) -> list[Figure]:
     ]
 
 
-def _large_value(shop: Workshop, client: Holdfast, size: int) -> list[Figure]:
+def _large_value(shop: Workshop, client: Stepfast, size: int) -> list[Figure]:
     label = f"{size >> 20} MiB value"
     shop.tell(label)
     value = os.urandom(size)  # compression cannot help

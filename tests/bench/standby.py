@@ -6,11 +6,11 @@ import sys
 import time
 from typing import Any
 
-from holdfast import Holdfast, Run
+from stepfast import Run, Stepfast
 
 
 def main(url: str, address: str) -> None:
-    client = Holdfast(url)
+    client = Stepfast(url)
 
     @client.worker(address)
     def keep(run: Run, payload: Any) -> None:

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast.testing import random_kills
+from stepfast.testing import random_kills
 from tests.crash.proofs import Proof, bound
 from tests.crash.scenarios import nothing
 from tests.crash.test_postgres import placed
@@ -83,7 +83,7 @@ def test_a_crew_under_kills_stops_and_wrong_clocks(
 
 @pytest.fixture
 def own_server() -> Iterator[OwnServer]:
-    with tempfile.TemporaryDirectory(prefix="holdfast-chaos-") as folder:
+    with tempfile.TemporaryDirectory(prefix="stepfast-chaos-") as folder:
         server = OwnServer(Path(folder) / "data")
         yield server
         server.stop()

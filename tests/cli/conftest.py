@@ -18,7 +18,7 @@ from tests.server.live import Live, settings_for
 @pytest.fixture(autouse=True)
 def _logs_as_before() -> Iterator[None]:
     """Commands set up the logs of their process, which here is the tests' own."""
-    loggers = [logging.getLogger(name) for name in ("", "holdfast", "uvicorn", "uvicorn.error", "asyncio")]
+    loggers = [logging.getLogger(name) for name in ("", "stepfast", "uvicorn", "uvicorn.error", "asyncio")]
     before = [(each.handlers[:], each.level, each.propagate) for each in loggers]
     yield
     for each, (handlers, level, propagate) in zip(loggers, before, strict=True):

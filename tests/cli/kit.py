@@ -13,10 +13,10 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from holdfast.cli.app import app
+from stepfast.cli.app import app
 
 HANDLERS = Path(__file__).parent / "handlers"
-_OURS = ("HOLDFAST_", "AXME_", "NO_COLOR", "FORCE_COLOR", "XDG_DATA_HOME", "COLUMNS")
+_OURS = ("STEPFAST_", "AXME_", "NO_COLOR", "FORCE_COLOR", "XDG_DATA_HOME", "COLUMNS")
 
 
 def clean_env(home: Path, **more: str) -> dict[str, str]:
@@ -31,7 +31,7 @@ class Cli:
     def __init__(self, url: str, home: Path, api_key: str | None = None) -> None:
         self.url = url
         self.home = home
-        more = {"HOLDFAST_URL": url, **({"HOLDFAST_API_KEY": api_key} if api_key else {})}
+        more = {"STEPFAST_URL": url, **({"STEPFAST_API_KEY": api_key} if api_key else {})}
         self.env = clean_env(home, **more)
         self._runner = CliRunner()
 
@@ -65,7 +65,7 @@ class Cli:
     def process(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
         """As a process of its own, in the folder of the handlers."""
         return subprocess.Popen(
-            [sys.executable, "-m", "holdfast", *arguments],
+            [sys.executable, "-m", "stepfast", *arguments],
             env={**self.env, **options.pop("env", {})},
             cwd=HANDLERS,
             text=True,

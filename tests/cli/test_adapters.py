@@ -13,7 +13,7 @@ from tests.cli.kit import Cli, clean_env
 
 SHOUTING = """
 import typer
-from holdfast.cli.plugin import Setup, command, say, show_json
+from stepfast.cli.plugin import Setup, command, say, show_json
 
 group = typer.Typer(help="Shouts.", no_args_is_help=True)
 
@@ -36,7 +36,7 @@ def site(tmp_path: Path) -> Path:
     about.mkdir(parents=True)
     about.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: shouting\nVersion: 1.0\n")
     about.joinpath("entry_points.txt").write_text(
-        "[holdfast.commands]\nshout = shouting:group\ntasks = shouting:group\n"
+        "[stepfast.commands]\nshout = shouting:group\ntasks = shouting:group\n"
     )
     about.parent.joinpath("shouting.py").write_text(SHOUTING)
     return about.parent
@@ -45,7 +45,7 @@ def site(tmp_path: Path) -> Path:
 def run(site: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     ended = subprocess.run(
-        [sys.executable, "-m", "holdfast", *arguments],
+        [sys.executable, "-m", "stepfast", *arguments],
         env=clean_env(site, PYTHONPATH=paths),
         capture_output=True,
         text=True,
@@ -64,7 +64,7 @@ def test_an_adapters_command_is_called_by_its_name_with_the_common_options(site:
 def test_it_is_in_the_help_and_looks_like_the_others(site: Path) -> None:
     assert "  shout      Shouts.\n" in run(site, "--help").stdout
     told = run(site, "shout", "--help").stdout
-    assert told.startswith("Usage: holdfast shout [OPTIONS] COMMAND [ARGS]...\n")
+    assert told.startswith("Usage: stepfast shout [OPTIONS] COMMAND [ARGS]...\n")
     assert "--install-completion" not in told
 
 
@@ -76,7 +76,7 @@ def test_it_cannot_take_the_place_of_a_command_of_ours(site: Path) -> None:
 def test_one_that_cannot_be_loaded_breaks_no_other_and_says_why(site: Path, broken: str) -> None:
     (site / "shouting.py").write_text(broken)
 
-    assert run(site, "version").stdout.startswith("holdfast ")
+    assert run(site, "version").stdout.startswith("stepfast ")
     assert "shout      (cannot be loaded: " in run(site, "--help").stdout
     told = run(site, "shout", "say", "hello", code=1).stderr
     assert told.startswith("error: the commands of shouting cannot be loaded: ")
@@ -95,7 +95,7 @@ def test_a_known_adapter_that_is_not_installed_is_named(tmp_path: Path) -> None:
     told = Cli("sqlite:///:memory:", tmp_path).error("langgraph", "import", "--from", "x", code=1)
 
     assert told["code"] == "not_installed"
-    assert "pip install holdfast-langgraph" in told["message"]
+    assert "pip install stepfast-langgraph" in told["message"]
 
 
 def test_any_other_name_is_no_command(tmp_path: Path) -> None:

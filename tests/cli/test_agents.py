@@ -1,9 +1,9 @@
-"""``holdfast agents``: the kill switch, from the shell."""
+"""``stepfast agents``: the kill switch, from the shell."""
 
 from __future__ import annotations
 
-from holdfast.cli.reach import open_api
-from holdfast.cli.setup import Setup
+from stepfast.cli.reach import open_api
+from stepfast.cli.setup import Setup
 from tests.cli.kit import Cli
 
 

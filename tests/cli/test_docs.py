@@ -8,14 +8,14 @@ from typing import Any
 
 import typer
 
-from holdfast.cli.app import app
-from holdfast.cli.setup import _COMMON
+from stepfast.cli.app import app
+from stepfast.cli.setup import _COMMON
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
 _EVERYWHERE = {*_COMMON, "help"}
 
 
-def commands(command: Any, path: str = "holdfast") -> dict[str, list[str]]:
+def commands(command: Any, path: str = "stepfast") -> dict[str, list[str]]:
     """Each command with its own options."""
     if hasattr(command, "commands"):
         return {
@@ -35,7 +35,7 @@ def commands(command: Any, path: str = "holdfast") -> dict[str, list[str]]:
 
 
 def sections() -> dict[str, str]:
-    parts = re.split(r"^### `(holdfast [a-z ]+)`$", PAGE, flags=re.MULTILINE)
+    parts = re.split(r"^### `(stepfast [a-z ]+)`$", PAGE, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 

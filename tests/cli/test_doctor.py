@@ -1,4 +1,4 @@
-"""``holdfast doctor``: it finds what is wrong, and says what to do."""
+"""``stepfast doctor``: it finds what is wrong, and says what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.cli import doctor
+from stepfast.cli import doctor
 from tests.cli.kit import Cli
 from tests.server.live import Live
 
@@ -88,5 +88,5 @@ def test_a_file_that_others_may_read_is_a_warning(embedded: Cli) -> None:
 
 
 def test_wrong_encryption_keys_are_a_problem(embedded: Cli) -> None:
-    found = checks(embedded, code=1, HOLDFAST_ENCRYPTION_KEYS="nonsense")
+    found = checks(embedded, code=1, STEPFAST_ENCRYPTION_KEYS="nonsense")
     assert found["encryption keys"]["state"] == "problem"

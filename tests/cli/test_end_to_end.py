@@ -39,7 +39,7 @@ def test_serve_worker_send_and_watch(tmp_path: Path, started: list[subprocess.Po
     found = re.search(r"http://127\.0\.0\.1:\d+", url)
     assert found is not None
     assert key.startswith("Key: any")
-    assert hint.endswith(f"holdfast --url {store} keys create")
+    assert hint.endswith(f"stepfast --url {store} keys create")
 
     cli = Cli(found.group(), tmp_path)
     worker = cli.process("worker", "pipeline:handle_async", "--agent", "agent://acme/prod/doubler")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import inputs
-from holdfast.cli.failures import Usage
+from stepfast.cli import inputs
+from stepfast.cli.failures import Usage
 
 
 def test_spans_have_a_unit() -> None:

@@ -1,4 +1,4 @@
-"""``holdfast intents`` on every kind of store."""
+"""``stepfast intents`` on every kind of store."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Holdfast, KeyRing, Suspended
-from holdfast.codec import Codec
+from stepfast import KeyRing, Stepfast, Suspended
+from stepfast.codec import Codec
 from tests.cli.kit import Cli
 
 UNKNOWN = "01900000-0000-7000-8000-000000000000"
@@ -84,8 +84,8 @@ def test_cancel_ends_it_once_and_says_why(cli: Cli, address: str) -> None:
 def test_retry_sends_the_same_work_anew_and_revive_keeps_the_journal(cli: Cli, address: str) -> None:
     intent_id = cli.send(address, {"n": 7}, "--label", "a=b")
     assert "nothing to retry" in cli.error("intents", "retry", intent_id, code=1)["message"]
-    with Holdfast(cli.url) as hf:
-        run = hf.claim(address)
+    with Stepfast(cli.url) as sf:
+        run = sf.claim(address)
         assert run is not None
         run.step(str, 1)  # and then it is as if the process had died
         cli("intents", "cancel", intent_id)
@@ -134,11 +134,11 @@ def test_prune_counts_asks_and_deletes(embedded: Cli) -> None:
     ids=" ".join,
 )
 def test_a_dry_run_counts_what_goes(embedded: Cli, arguments: tuple[str, ...]) -> None:
-    with Holdfast(embedded.url) as hf:
+    with Stepfast(embedded.url) as sf:
         for n in range(5):
             labels = {"k": "v"} if n < 2 else {}
-            intent_id = hf.send_intent({"intent_type": "t", "to_agent": "a", "labels": labels})
-            hf.resolve_intent(intent_id, "FAILED" if n % 2 else "COMPLETED", reason="x")
+            intent_id = sf.send_intent({"intent_type": "t", "to_agent": "a", "labels": labels})
+            sf.resolve_intent(intent_id, "FAILED" if n % 2 else "COMPLETED", reason="x")
     would = embedded.json("intents", "prune", *arguments, "--dry-run")["would_delete"]
     assert embedded.json("intents", "prune", *arguments, "--yes")["deleted"] == would > 0
 
@@ -165,7 +165,7 @@ def test_deadlines_and_later_delivery(embedded: Cli) -> None:
 
 
 def test_a_run_is_shown_by_its_name_with_its_progress(embedded: Cli) -> None:
-    with Holdfast(embedded.url) as hf, hf.run("nightly", total_steps=3, payload={"day": 1}) as run:
+    with Stepfast(embedded.url) as sf, sf.run("nightly", total_steps=3, payload={"day": 1}) as run:
         run.step(str, 1, name="fetch")
         run.step(str, 2, name="write")
         shown = embedded.json("intents", "get", "nightly")
@@ -185,18 +185,18 @@ class Point:
 
 def test_values_that_cannot_be_read_here_are_shown_as_text(embedded: Cli) -> None:
     intent = {"intent_type": "t", "to_agent": "a"}
-    with Holdfast(embedded.url) as hf:
-        first = hf.send_intent({**intent, "payload": [Point(7)]})
-    with Holdfast(embedded.url, codec=Codec(keyring=_ring())) as hf:
-        second = hf.send_intent({**intent, "payload": {"secret": 42}})
+    with Stepfast(embedded.url) as sf:
+        first = sf.send_intent({**intent, "payload": [Point(7)]})
+    with Stepfast(embedded.url, codec=Codec(keyring=_ring())) as sf:
+        second = sf.send_intent({**intent, "payload": {"secret": 42}})
     assert [each["intent_id"] for each in embedded.json("intents", "list")["intents"]] == [second, first]
     assert "Point(x=7)" in embedded.json("intents", "get", first)["payload"]["$opaque"]
     assert "Point(x=7)" in embedded("intents", "get", first).stdout
     assert embedded.json("intents", "get", second)["payload"] == {"$opaque": "encrypted"}
     embedded("intents", "cancel", second)
     again = embedded("intents", "retry", second).stdout.strip()  # what cannot be read is sent again as it is
-    with Holdfast(embedded.url, codec=Codec(keyring=_ring())) as hf:
-        assert hf.get_intent(again)["payload"] == {"secret": 42}
+    with Stepfast(embedded.url, codec=Codec(keyring=_ring())) as sf:
+        assert sf.get_intent(again)["payload"] == {"secret": 42}
 
 
 def _ring() -> KeyRing:
@@ -205,9 +205,9 @@ def _ring() -> KeyRing:
 
 def test_a_question_that_cannot_be_read_here_is_no_error(embedded: Cli) -> None:
     with (
-        Holdfast(embedded.url, codec=Codec(keyring=_ring())) as hf,
+        Stepfast(embedded.url, codec=Codec(keyring=_ring())) as sf,
         pytest.raises(Suspended),
-        hf.run("asks", on_wait="suspend") as run,
+        sf.run("asks", on_wait="suspend") as run,
     ):
         run.ask("May I?", evidence={"secret": 42})
     shown = embedded.json("intents", "get", "asks")

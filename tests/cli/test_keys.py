@@ -1,4 +1,4 @@
-"""``holdfast keys``: made once, shown once, gone at once."""
+"""``stepfast keys``: made once, shown once, gone at once."""
 
 from __future__ import annotations
 
@@ -51,29 +51,29 @@ def test_keys_open_a_server_and_revoking_shuts_it(serve: Callable[..., Live], em
     first = next(line for line in live.lines if "axme_sa_" in line).rpartition(" ")[2]
     outside = Cli(live.url, embedded.home)
     told = outside.error("intents", "list", code=4)
-    assert "HOLDFAST_API_KEY" in told["message"]
+    assert "STEPFAST_API_KEY" in told["message"]
     outside.error("agents", "list", code=4)
-    assert outside("intents", "list", HOLDFAST_API_KEY=first).exit_code == 0
+    assert outside("intents", "list", STEPFAST_API_KEY=first).exit_code == 0
     assert outside("intents", "list", "--api-key", first).exit_code == 0
     assert outside("intents", "list", AXME_API_KEY=first).exit_code == 0
 
-    agent = outside.json("keys", "create", "--agent", "writer", HOLDFAST_API_KEY=first)
+    agent = outside.json("keys", "create", "--agent", "writer", STEPFAST_API_KEY=first)
     assert agent["agent"] == "agent://local/local/writer"
-    outside.error("keys", "list", code=4, HOLDFAST_API_KEY=agent["token"])
-    assert [each["key_id"] for each in outside.json("keys", "list", HOLDFAST_API_KEY=first)["keys"]] == [
+    outside.error("keys", "list", code=4, STEPFAST_API_KEY=agent["token"])
+    assert [each["key_id"] for each in outside.json("keys", "list", STEPFAST_API_KEY=first)["keys"]] == [
         agent["key_id"]
     ]
-    outside.error("keys", "create", code=2, HOLDFAST_API_KEY=first)
-    outside.error("keys", "revoke", "sak_none", code=3, HOLDFAST_API_KEY=first)
-    outside("keys", "revoke", agent["key_id"], HOLDFAST_API_KEY=first)
-    outside.error("agents", "list", code=4, HOLDFAST_API_KEY=agent["token"])
+    outside.error("keys", "create", code=2, STEPFAST_API_KEY=first)
+    outside.error("keys", "revoke", "sak_none", code=3, STEPFAST_API_KEY=first)
+    outside("keys", "revoke", agent["key_id"], STEPFAST_API_KEY=first)
+    outside.error("agents", "list", code=4, STEPFAST_API_KEY=agent["token"])
 
     # Whoever has the store itself needs no key, and can shut out the first one.
     assert embedded("agents", "list").exit_code == 0
     embedded("keys", "revoke", first.removeprefix("axme_sa_").rpartition("_")[0])
 
     def shut() -> bool:
-        refused = outside("agents", "list", code=None, HOLDFAST_API_KEY=first)
+        refused = outside("agents", "list", code=None, STEPFAST_API_KEY=first)
         assert first.rpartition("_")[2] not in refused.stdout + refused.stderr
         return bool(refused.exit_code == 4)
 

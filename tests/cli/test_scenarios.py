@@ -1,4 +1,4 @@
-"""``holdfast scenarios``: from a file to its ending."""
+"""``stepfast scenarios``: from a file to its ending."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_file_that_is_none_is_wrong_usage(embedded: Cli, tmp_path: Path) -> No
 
 def test_a_scenario_is_begun_on_a_store_alone(embedded: Cli, file: str) -> None:
     begun = embedded("scenarios", "apply", file)
-    assert "holdfast serve" in begun.stderr
+    assert "stepfast serve" in begun.stderr
     assert embedded.json("intents", "get", begun.stdout.strip())["labels"] == {"scenario_id": "report-v1"}
     first = embedded.json("scenarios", "apply", file, "--idempotency-key", "k")
     assert embedded.json("scenarios", "apply", file, "--idempotency-key", "k")["intent_id"] == first["intent_id"]

@@ -1,4 +1,4 @@
-"""``holdfast tasks``: what waits for a person, on every kind of store."""
+"""``stepfast tasks``: what waits for a person, on every kind of store."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, KeyRing, Suspended
-from holdfast.cli.reach import open_api
-from holdfast.cli.setup import Setup
-from holdfast.codec import Codec
+from stepfast import KeyRing, Stepfast, Suspended
+from stepfast.cli.reach import open_api
+from stepfast.cli.setup import Setup
+from stepfast.codec import Codec
 from tests.cli.kit import Cli, wait_until
 
 
@@ -28,7 +28,7 @@ def ask_person(cli: Cli, **task: Any) -> str:
 
 
 def ask_in_run(cli: Cli, name: str, codec: Codec | None = None, **options: Any) -> None:
-    with Holdfast(cli.url, codec=codec) as hf, pytest.raises(Suspended), hf.run(name, on_wait="suspend") as run:
+    with Stepfast(cli.url, codec=codec) as sf, pytest.raises(Suspended), sf.run(name, on_wait="suspend") as run:
         run.ask("May I?", evidence={"file": "a.txt"}, **options)
 
 
@@ -76,7 +76,7 @@ def test_a_question_of_a_run_is_answered(cli: Cli, address: str) -> None:
     assert cli.json("tasks", "show", task["intent_id"])["task_id"] == task["task_id"]
     done = cli.json("tasks", "submit", task["task_id"], "--outcome", "later", "--value", '{"days": 2}')
     assert done["outcome"] == "later"
-    with Holdfast(cli.url) as hf, hf.run(name) as run:
+    with Stepfast(cli.url) as sf, sf.run(name) as run:
         answer = run.ask("May I?", evidence={"file": "a.txt"}, outcomes=["yes", "later"])
         assert (answer.outcome, answer.value) == ("later", {"days": 2})
     assert "answered already" in cli.error("tasks", "approve", task["task_id"], code=1)["message"]
@@ -89,10 +89,10 @@ def test_a_run_that_encrypts_is_answered_with_the_key(embedded: Cli) -> None:
     [task] = embedded.json("tasks", "list")["tasks"]
     assert task["encrypted"] is True
     approve = ("tasks", "approve", task["task_id"], "--comment", "go")
-    assert "HOLDFAST_ENCRYPTION_KEYS" in embedded.error(*approve, code=1)["message"]
-    done = embedded.json(*approve, HOLDFAST_ENCRYPTION_KEYS=f"k1:{b64encode(secret).decode()}")
+    assert "STEPFAST_ENCRYPTION_KEYS" in embedded.error(*approve, code=1)["message"]
+    done = embedded.json(*approve, STEPFAST_ENCRYPTION_KEYS=f"k1:{b64encode(secret).decode()}")
     assert done["outcome"] == "approved"
-    with Holdfast(embedded.url, codec=codec) as hf, hf.run("r") as run:
+    with Stepfast(embedded.url, codec=codec) as sf, sf.run("r") as run:
         assert run.ask("May I?", evidence={"file": "a.txt"}).comment == "go"
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.text import as_text, clean, plain, short, to_json, without_secrets
+from stepfast.cli.text import as_text, clean, plain, short, to_json, without_secrets
 
 SEQUENCES = [
     ("a\x1b[31mred\x1b[0mb", "aredb"),

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from holdfast import __version__
-from holdfast.cli.app import run
-from holdfast.cli.failures import describe, exit_code
-from holdfast.errors import (
+from stepfast import __version__
+from stepfast.cli.app import run
+from stepfast.cli.failures import describe, exit_code
+from stepfast.errors import (
     AccessDenied,
     AlreadyFinished,
-    HoldfastError,
     InvalidInput,
     InvalidTransition,
     NotFound,
+    StepfastError,
     StoreFull,
     StoreUnavailable,
 )
@@ -41,14 +41,14 @@ def test_common_options_may_stand_before_and_behind_the_command(embedded: Cli) -
 def test_the_store_comes_from_the_environment_or_is_the_embedded_one(tmp_path: Path) -> None:
     cli = Cli("", tmp_path)
     intent_id = cli.send("a")
-    assert (tmp_path / "holdfast" / "holdfast.db").exists()
-    named = f"sqlite:///{tmp_path / 'holdfast' / 'holdfast.db'}"
+    assert (tmp_path / "stepfast" / "stepfast.db").exists()
+    named = f"sqlite:///{tmp_path / 'stepfast' / 'stepfast.db'}"
     assert cli.json("intents", "get", intent_id, AXME_BASE_URL=named)["intent_id"] == intent_id
-    cli("intents", "get", intent_id, code=3, HOLDFAST_URL=f"sqlite:///{tmp_path / 'x.db'}", AXME_BASE_URL=named)
+    cli("intents", "get", intent_id, code=3, STEPFAST_URL=f"sqlite:///{tmp_path / 'x.db'}", AXME_BASE_URL=named)
 
 
 ERRORS: list[tuple[BaseException, int]] = [
-    (HoldfastError("x"), 1),
+    (StepfastError("x"), 1),
     (AlreadyFinished("x"), 1),
     (InvalidTransition("x"), 1),
     (InvalidInput("x"), 2),
@@ -67,7 +67,7 @@ def test_each_kind_of_error_has_its_exit_code(error: BaseException, code: int) -
 
 def test_errors_are_one_line_and_hold_no_sequences() -> None:
     line = describe(StoreUnavailable("gone\nwith \x1b[31mthe\u202e wind?"))
-    assert line == "gone with the<U+202E> wind? Try `holdfast doctor`."
+    assert line == "gone with the<U+202E> wind? Try `stepfast doctor`."
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_group_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> Non
     for arguments in ([], ["intents"], ["tasks"]):
         assert run(arguments) == 2
         told = capsys.readouterr()
-        assert "Usage: holdfast" in told.err + told.out
+        assert "Usage: stepfast" in told.err + told.out
     assert run(["intents", "send", "--help"]) == 0
     assert "--idempotency-key" in capsys.readouterr().out
 
@@ -115,8 +115,8 @@ def test_debug_shows_the_traceback(embedded: Cli) -> None:
 
 
 def test_the_version_is_told(embedded: Cli) -> None:
-    assert embedded("version").stdout.startswith(f"holdfast {__version__}")
-    assert embedded.json("version")["holdfast"] == __version__
+    assert embedded("version").stdout.startswith(f"stepfast {__version__}")
+    assert embedded.json("version")["stepfast"] == __version__
 
 
 def test_no_color_is_no_color(embedded: Cli) -> None:
@@ -144,17 +144,17 @@ def test_a_reader_that_goes_away_is_no_traceback(embedded: Cli) -> None:
 
 
 def test_it_says_what_to_install(tmp_path: Path) -> None:
-    program = "import sys; sys.modules['typer'] = None; from holdfast.cli import main; main(['version'])"
+    program = "import sys; sys.modules['typer'] = None; from stepfast.cli import main; main(['version'])"
     told = subprocess.run([sys.executable, "-c", program], env=clean_env(tmp_path), capture_output=True, text=True)
     assert told.returncode == 1
-    assert told.stderr == 'error: the command line needs typer. Do: pip install "holdfast[cli]"\n'
+    assert told.stderr == 'error: the command line needs typer. Do: pip install "stepfast[cli]"\n'
 
 
 def test_it_says_which_part_is_not_installed(embedded: Cli) -> None:
     program = """
 import sys
 sys.modules["starlette"] = None
-from holdfast.cli import main
+from stepfast.cli import main
 main(sys.argv[1:])
 """
     for arguments in (["serve"], ["tasks", "list"], ["agents", "list"]):
@@ -162,7 +162,7 @@ main(sys.argv[1:])
             [sys.executable, "-c", program, *arguments], env=embedded.env, capture_output=True, text=True, timeout=60
         )
         assert (told.returncode, told.stdout) == (1, "")
-        assert told.stderr == 'error: this needs starlette. Do: pip install "holdfast[server]"\n'
+        assert told.stderr == 'error: this needs starlette. Do: pip install "stepfast[server]"\n'
 
 
 def test_a_terminal_that_cannot_show_a_character_is_no_error(embedded: Cli) -> None:
@@ -189,17 +189,17 @@ def test_completion_is_generated_for_a_shell(embedded: Cli) -> None:
     env = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     shown = embedded.run("--show-completion", "bash", env=env)
     assert shown.returncode == 0, shown.stderr
-    assert "_HOLDFAST_COMPLETE=complete_bash" in shown.stdout
+    assert "_STEPFAST_COMPLETE=complete_bash" in shown.stdout
     done = embedded.run(
-        env={"_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": "holdfast intents ca", "COMP_CWORD": "2"}
+        env={"_STEPFAST_COMPLETE": "complete_bash", "COMP_WORDS": "stepfast intents ca", "COMP_CWORD": "2"}
     )
     assert "cancel" in done.stdout
 
 
 def test_it_starts_without_the_heavy_parts(tmp_path: Path) -> None:
-    program = "import sys, holdfast.cli.app; print(*sys.modules)"
+    program = "import sys, stepfast.cli.app; print(*sys.modules)"
     env = {**clean_env(tmp_path), "PYTHONDONTWRITEBYTECODE": os.environ.get("PYTHONDONTWRITEBYTECODE", "")}
     shown = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
     loaded = set(shown.stdout.split())
-    heavy: set[Any] = {"httpx", "starlette", "uvicorn", "sqlite3", "psycopg", "holdfast.client", "rich.table"}
+    heavy: set[Any] = {"httpx", "starlette", "uvicorn", "sqlite3", "psycopg", "stepfast.client", "rich.table"}
     assert not loaded & heavy

@@ -1,4 +1,4 @@
-"""``holdfast intents watch``: to the ending, whatever happens on the way."""
+"""``stepfast intents watch``: to the ending, whatever happens on the way."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 from tests.cli.kit import Cli, wait_until
 from tests.server.live import Live
 
@@ -22,8 +22,8 @@ def lines_of(text: str) -> list[Any]:
 
 def test_it_ends_with_0_when_the_intent_is_completed(cli: Cli, address: str) -> None:
     intent_id = cli.send(address)
-    with Holdfast(cli.url) as hf:
-        hf.resolve_intent(intent_id, "COMPLETED", result={"n": 1})
+    with Stepfast(cli.url) as sf:
+        sf.resolve_intent(intent_id, "COMPLETED", result={"n": 1})
     shown = cli("intents", "watch", intent_id).stdout
     assert "[status:change       ]:  DELIVERED → COMPLETED" in shown
     assert "Final status: COMPLETED" in shown
@@ -72,7 +72,7 @@ def test_send_can_follow_at_once(embedded: Cli) -> None:
 
 
 def test_steps_are_told_where_no_terminal_is(embedded: Cli) -> None:
-    with Holdfast(embedded.url) as hf, hf.run("r", total_steps=2) as run:
+    with Stepfast(embedded.url) as sf, sf.run("r", total_steps=2) as run:
         run.step(str, 1, name="first")
         run.step(str, 2, name="second")
     assert "[step:done           ]:  2 of 2: second" in embedded("intents", "watch", "r").stdout
@@ -81,10 +81,10 @@ def test_steps_are_told_where_no_terminal_is(embedded: Cli) -> None:
 def test_a_terminal_has_a_bar_when_the_total_is_known(embedded: Cli) -> None:
     env = {**embedded.env, "TERM": "xterm", "COLUMNS": "100"}
     parent, child = pty.openpty()
-    with Holdfast(embedded.url) as hf:
-        with hf.run("r", total_steps=4) as run:
+    with Stepfast(embedded.url) as sf:
+        with sf.run("r", total_steps=4) as run:
             run.step(str, 1, name="first")
-            command = [sys.executable, "-m", "holdfast", "intents", "watch", "r"]
+            command = [sys.executable, "-m", "stepfast", "intents", "watch", "r"]
             process = subprocess.Popen(command, env=env, stdin=child, stdout=child, stderr=child)
             os.close(child)
             written: list[bytes] = []

@@ -1,4 +1,4 @@
-"""``holdfast worker``: a function from the shell, killed and gone on with."""
+"""``stepfast worker``: a function from the shell, killed and gone on with."""
 
 from __future__ import annotations
 

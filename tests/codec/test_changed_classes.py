@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.codec import Codec, TypeRegistry
-from holdfast.errors import CodecError, UnknownType
+from stepfast.codec import Codec, TypeRegistry
+from stepfast.errors import CodecError, UnknownType
 from tests.codec import zoo
 
 HEAD = """
@@ -177,13 +177,13 @@ def test_a_newer_version_than_this_process_knows_is_refused(deploy: Deploy) -> N
 
 def test_a_moved_class_is_read_through_an_alias(deploy: Deploy) -> None:
     source = order("dataclass", "id: int")
-    data = Codec().encode(deploy(source, "__holdfast_main__").Order(id=1))
-    del sys.modules["__holdfast_main__"]
-    with pytest.raises(UnknownType, match="no module '__holdfast_main__' is loaded"):
+    data = Codec().encode(deploy(source, "__stepfast_main__").Order(id=1))
+    del sys.modules["__stepfast_main__"]
+    with pytest.raises(UnknownType, match="no module '__stepfast_main__' is loaded"):
         Codec().decode(data)
     shop = deploy(source)
     registry = TypeRegistry()
-    registry.register(shop.Order, aliases=["__holdfast_main__:Order"])
+    registry.register(shop.Order, aliases=["__stepfast_main__:Order"])
     assert Codec(registry=registry).decode(data) == shop.Order(id=1)
     assert Codec(registry=registry, strict=True).decode(data) == shop.Order(id=1)
 

@@ -21,9 +21,9 @@ import msgspec
 import pydantic
 import pytest
 
-from holdfast.codec import Codec, TypeRegistry
-from holdfast.codec import register as register_by_default
-from holdfast.errors import InvalidInput, Unencodable, UnknownType
+from stepfast.codec import Codec, TypeRegistry
+from stepfast.codec import register as register_by_default
+from stepfast.errors import InvalidInput, Unencodable, UnknownType
 from tests.codec import zoo
 from tests.codec.zoo import difference
 
@@ -232,7 +232,7 @@ def test_an_error_says_where_what_and_what_to_do() -> None:
     assert caught.value.message == (
         'result["rows"][1].x is of type tests.codec.zoo:Opaque, which cannot be stored exactly: it is no '
         "dataclass, pydantic model, NamedTuple, Enum or msgspec.Struct. Use plain data, a dataclass or a pydantic "
-        "model instead, or holdfast.register(Opaque, to=..., build=...)."
+        "model instead, or stepfast.register(Opaque, to=..., build=...)."
     )
 
 
@@ -419,12 +419,12 @@ def test_a_class_made_again_takes_the_place_of_the_old_one() -> None:
 
 def test_importing_the_codec_loads_nothing_heavy() -> None:
     program = (
-        "import sys, holdfast.codec as c; k = c.Codec(); k.decode(k.encode({'a': (1,)})); "
+        "import sys, stepfast.codec as c; k = c.Codec(); k.decode(k.encode({'a': (1,)})); "
         "print([m for m in ('zstandard', 'cryptography', 'pydantic', 'pathlib', 'zoneinfo') if m in sys.modules])"
     )
     # As a package on its own, so that the rest of the library does not count.
-    src = Path(sys.modules["holdfast.codec"].__file__ or "").parents[2]
-    blank = f"import sys, types; p = types.ModuleType('holdfast'); p.__path__ = [{str(src / 'holdfast')!r}]; "
-    blank += "sys.modules['holdfast'] = p; "
+    src = Path(sys.modules["stepfast.codec"].__file__ or "").parents[2]
+    blank = f"import sys, types; p = types.ModuleType('stepfast'); p.__path__ = [{str(src / 'stepfast')!r}]; "
+    blank += "sys.modules['stepfast'] = p; "
     done = subprocess.run([sys.executable, "-I", "-c", blank + program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

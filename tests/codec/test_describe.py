@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from msgspec import msgpack
 from msgspec.msgpack import Ext
 
-from holdfast.codec import Codec, KeyRing, _envelope
-from holdfast.codec import _marks as m
+from stepfast.codec import Codec, KeyRing, _envelope
+from stepfast.codec import _marks as m
 from tests.codec import zoo
 from tests.codec.test_exact_values import VALUES
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.codec import Codec, KeyRing, _envelope
-from holdfast.errors import CodecError, Damaged, InvalidInput, KeyUnavailable
+from stepfast.codec import Codec, KeyRing, _envelope
+from stepfast.errors import CodecError, Damaged, InvalidInput, KeyUnavailable
 from tests.codec import zoo
 from tests.codec.zoo import difference
 
@@ -47,7 +47,7 @@ def test_rotation_reads_old_rows_and_writes_with_the_new_key() -> None:
     with pytest.raises(KeyUnavailable, match="key 'k2'") as caught:
         keyed.decode(new)
     assert caught.value.details == {"key_id": "k2"}
-    with pytest.raises(KeyUnavailable, match="HOLDFAST_ENCRYPTION_KEYS=k1"):
+    with pytest.raises(KeyUnavailable, match="STEPFAST_ENCRYPTION_KEYS=k1"):
         Codec(keyring=KeyRing({"k2": TWO})).decode(old)
 
 
@@ -119,10 +119,10 @@ def test_a_plain_row_with_a_sound_checksum_cannot_be_planted() -> None:
 
 
 def test_a_ring_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOLDFAST_ENCRYPTION_KEYS", raising=False)
+    monkeypatch.delenv("STEPFAST_ENCRYPTION_KEYS", raising=False)
     assert KeyRing.from_env() is None
     one, two = base64.b64encode(ONE).decode(), base64.urlsafe_b64encode(bytes([255] * 32)).decode()
-    monkeypatch.setenv("HOLDFAST_ENCRYPTION_KEYS", f"k2:{two}, k1:{one}")
+    monkeypatch.setenv("STEPFAST_ENCRYPTION_KEYS", f"k2:{two}, k1:{one}")
     ring = KeyRing.from_env()
     assert ring is not None
     assert (ring.active, ring.ids) == ("k2", ["k1", "k2"])
@@ -141,7 +141,7 @@ def test_a_ring_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )  # fmt: skip
 def test_a_wrong_environment_is_an_error_that_quotes_nothing(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setenv("HOLDFAST_ENCRYPTION_KEYS", text)
+    monkeypatch.setenv("STEPFAST_ENCRYPTION_KEYS", text)
     with pytest.raises(InvalidInput) as caught:
         KeyRing.from_env()
     for part in text.replace(",", ":").split(":"):

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import msgpack
 
-from holdfast.codec import Codec, KeyRing, TypeRegistry, _envelope
-from holdfast.errors import CodecError, Damaged, InvalidInput, Unencodable, UnknownFormat
+from stepfast.codec import Codec, KeyRing, TypeRegistry, _envelope
+from stepfast.errors import CodecError, Damaged, InvalidInput, Unencodable, UnknownFormat
 from tests.codec import zoo
 
 codec = Codec()

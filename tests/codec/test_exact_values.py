@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.codec import Codec
+from stepfast.codec import Codec
 from tests.codec import zoo
 from tests.codec.zoo import difference
 

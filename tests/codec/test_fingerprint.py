@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.codec import Codec, TypeRegistry
+from stepfast.codec import Codec, TypeRegistry
 from tests.codec import zoo
 from tests.codec.test_exact_values import VALUES
 
@@ -131,7 +131,7 @@ def test_the_order_of_a_dict_never_counts(value: dict[str, int], rng: random.Ran
 PROGRAM = """
 import sys, json
 from tests.codec import zoo
-from holdfast.codec import Codec
+from stepfast.codec import Codec
 value = ({"b": {"x", "y", "z", 1}, "a": (1, zoo.Point(1, zoo.Mood.GOOD))}, zoo.Opaque(), print, {1: zoo.User(id=1)})
 print(Codec().fingerprint(value, {"k": frozenset("abcdef")})[0].hex())
 """

@@ -11,7 +11,7 @@ import pytest
 
 PROGRAM = """
 import resource, sys
-from holdfast.codec import Codec
+from stepfast.codec import Codec
 
 kind, size = sys.argv[1], int(sys.argv[2])
 codec = Codec()

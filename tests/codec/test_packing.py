@@ -9,7 +9,7 @@ from typing import Any
 import pydantic
 import pytest
 
-from holdfast import Codec, Damaged, TypeRegistry, Unencodable, UnknownFormat, UnknownType, register
+from stepfast import Codec, Damaged, TypeRegistry, Unencodable, UnknownFormat, UnknownType, register
 from tests.codec import zoo
 from tests.codec.zoo import difference
 

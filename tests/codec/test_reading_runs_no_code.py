@@ -14,9 +14,9 @@ from msgspec import msgpack
 from msgspec.msgpack import Ext
 from pydantic import BaseModel, field_validator, model_validator
 
-from holdfast.codec import Codec, TypeRegistry, _envelope
-from holdfast.codec import _marks as m
-from holdfast.errors import CodecError, Damaged, UnknownFormat, UnknownType
+from stepfast.codec import Codec, TypeRegistry, _envelope
+from stepfast.codec import _marks as m
+from stepfast.errors import CodecError, Damaged, UnknownFormat, UnknownType
 from tests.codec import zoo
 
 codec = Codec()

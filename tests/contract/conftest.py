@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from holdfast.stores.base import Store
-from holdfast.testing.contract import Driver
+from stepfast.stores.base import Store
+from stepfast.testing.contract import Driver
 from tests.contract.http_places import Http
 from tests.contract.places import DRIVERS, KINDS, File, Memory, Place, Postgres
 from tests.postgres_server import Server
@@ -59,7 +59,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 
 # A run that needs one of them only, such as a seeded bug's, need not collect them all.
-WAYS = os.environ.get("HOLDFAST_TEST_DRIVERS", "").split() or [f"{kind}-{mode}" for kind in KINDS for mode in DRIVERS]
+WAYS = os.environ.get("STEPFAST_TEST_DRIVERS", "").split() or [f"{kind}-{mode}" for kind in KINDS for mode in DRIVERS]
 
 
 @pytest.fixture(params=WAYS)

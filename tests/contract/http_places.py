@@ -10,17 +10,17 @@ from typing import Any
 
 import uvicorn
 
-from holdfast.clock import Clock
-from holdfast.errors import HoldfastError, StoreUnavailable
-from holdfast.ops import Op
-from holdfast.server.app import build_app
-from holdfast.server.caller import Caller
-from holdfast.server.serve import bind
-from holdfast.server.settings import Settings
-from holdfast.stores.base import LOCAL_TENANT, Store, Watch
-from holdfast.stores.group import Done
-from holdfast.stores.plans.checks import check_text
-from holdfast.stores.remote import RemoteStore
+from stepfast.clock import Clock
+from stepfast.errors import StepfastError, StoreUnavailable
+from stepfast.ops import Op
+from stepfast.server.app import build_app
+from stepfast.server.caller import Caller
+from stepfast.server.serve import bind
+from stepfast.server.settings import Settings
+from stepfast.stores.base import LOCAL_TENANT, Store, Watch
+from stepfast.stores.group import Done
+from stepfast.stores.plans.checks import check_text
+from stepfast.stores.remote import RemoteStore
 from tests.contract.places import SERVED, Place
 
 
@@ -95,7 +95,7 @@ class ManyTenants(Store):
     def submit(self, ops: Sequence[Op[Any]], done: Done, *, tenant: str = LOCAL_TENANT) -> None:
         try:
             store = self._for(tenant)
-        except HoldfastError as error:
+        except StepfastError as error:
             done(error)
         else:
             store.submit(ops, done, tenant=tenant)
@@ -135,7 +135,7 @@ class Http(Place):
         return store
 
     def leftovers(self) -> list[str]:
-        ours = ("holdfast-sender", "holdfast-remote", "holdfast-presence")
+        ours = ("stepfast-sender", "stepfast-remote", "stepfast-presence")
         return [thread.name for thread in threading.enumerate() if thread.name.startswith(ours)]
 
     def __exit__(self, *exc: object) -> None:

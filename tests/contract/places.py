@@ -11,11 +11,11 @@ from typing import Any, Self
 
 import psycopg
 
-from holdfast.clock import Clock
-from holdfast.stores.base import Store
-from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.sqlite import Durability, SqliteStore
-from holdfast.testing.contract import AsyncDriver, BlockingDriver, Driver
+from stepfast.clock import Clock
+from stepfast.stores.base import Store
+from stepfast.stores.postgres import PostgresStore
+from stepfast.stores.sqlite import Durability, SqliteStore
+from stepfast.testing.contract import AsyncDriver, BlockingDriver, Driver
 
 KINDS = ("sqlite-memory", "sqlite-file", "postgres", "http+sqlite", "http+postgres")
 DRIVERS: dict[str, Callable[[Store], Driver]] = {"sync": BlockingDriver, "async": AsyncDriver}
@@ -61,7 +61,7 @@ class Place(ABC):
         threads = set(threading.enumerate()) - self.strangers
         for store in SERVED:
             threads -= _threads_of(store)
-        return [thread.name for thread in threads if thread.name.startswith("holdfast")]
+        return [thread.name for thread in threads if thread.name.startswith("stepfast")]
 
     def __enter__(self) -> Self:
         return self

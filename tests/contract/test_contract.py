@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.testing.contract import StoreContract
+from stepfast.testing.contract import StoreContract
 
 
 class TestStore(StoreContract):

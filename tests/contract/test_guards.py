@@ -10,12 +10,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from holdfast.intents import Status
-from holdfast.ops import FinishIntent, GetIntent, Prune, ReadEvents
-from holdfast.stores.base import Store
-from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.contract import BlockingDriver
-from holdfast.testing.contract_kit import check_history, create
+from stepfast.intents import Status
+from stepfast.ops import FinishIntent, GetIntent, Prune, ReadEvents
+from stepfast.stores.base import Store
+from stepfast.stores.sqlite import SqliteStore
+from stepfast.testing.contract import BlockingDriver
+from stepfast.testing.contract_kit import check_history, create
 
 Run = Callable[[str], int]
 REFUSED = (sqlite3.Error, psycopg.Error)

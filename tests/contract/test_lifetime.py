@@ -12,12 +12,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.clock import new_id
-from holdfast.errors import OutcomeUnknown, StoreUnavailable
-from holdfast.ops import AnswerDecision, Claim, CreateIntent, GetIntent, ListIntents, Op, RecordStep
-from holdfast.stores.base import AsyncStore, Store
-from holdfast.testing.contract import AsyncDriver, BlockingDriver, Driver
-from holdfast.testing.contract_kit import AGENT, dump, make_world, new_intent, open_new, step
+from stepfast.clock import new_id
+from stepfast.errors import OutcomeUnknown, StoreUnavailable
+from stepfast.ops import AnswerDecision, Claim, CreateIntent, GetIntent, ListIntents, Op, RecordStep
+from stepfast.stores.base import AsyncStore, Store
+from stepfast.testing.contract import AsyncDriver, BlockingDriver, Driver
+from stepfast.testing.contract_kit import AGENT, dump, make_world, new_intent, open_new, step
 from tests.contract.http_places import Http
 from tests.contract.places import KINDS, File, Place, Postgres
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from holdfast.testing.model import machine, sized
+from stepfast.testing.model import machine, sized
 from tests.contract.http_places import Http
 from tests.contract.places import Place, Postgres
 

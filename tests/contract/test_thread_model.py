@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.contract import BlockingDriver
-from holdfast.testing.threads_model import walk
+from stepfast.stores.sqlite import SqliteStore
+from stepfast.testing.contract import BlockingDriver
+from stepfast.testing.threads_model import walk
 
 
 async def walk_many(seeds: range, steps: int) -> None:

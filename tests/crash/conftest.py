@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.owner import life_of, this_process
-from holdfast.stores.sql import load_migrations, load_queries
-from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.processes import scratch
+from stepfast.owner import life_of, this_process
+from stepfast.stores.sql import load_migrations, load_queries
+from stepfast.stores.sqlite import SqliteStore
+from stepfast.testing.processes import scratch
 from tests.crash.proofs import prepare, proof
 
 __all__ = ["proof"]

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Fenced
-from holdfast.clock import new_id
-from holdfast.intents import Status
-from holdfast.journal import Step, StepStatus
-from holdfast.ops import (
+from stepfast import Fenced
+from stepfast.clock import new_id
+from stepfast.intents import Status
+from stepfast.journal import Step, StepStatus
+from stepfast.ops import (
     AppendEvent,
     AskDecision,
     Checkpoint,
@@ -34,9 +34,9 @@ from holdfast.ops import (
     SuspendIntent,
     VoidSteps,
 )
-from holdfast.stores import Store
-from holdfast.testing import on_failpoint
-from holdfast.testing.contract_kit import check_history
+from stepfast.stores import Store
+from stepfast.testing import on_failpoint
+from stepfast.testing.contract_kit import check_history
 
 
 def step(key: str, status: StepStatus, attempt: int) -> Step:

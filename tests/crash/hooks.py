@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from holdfast.stores.sqlite import SqliteStore
+from stepfast.stores.sqlite import SqliteStore
 
 
 def checkpoint_often(pages: int) -> None:

@@ -1,6 +1,6 @@
 """What was proved, in numbers: printed by each test, noted in its report, and kept in a file where one is named.
 
-HOLDFAST_PROOFS=proofs.jsonl make test
+STEPFAST_PROOFS=proofs.jsonl make test
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def proof(request: pytest.FixtureRequest, record_property: Callable[[str, object
         line = json.dumps({"proof": what, **counts, "test": request.node.name})
         print(f"PROOF {line}")
         record_property("proof", line)
-        named = os.environ.get("HOLDFAST_PROOFS")
+        named = os.environ.get("STEPFAST_PROOFS")
         if named:
             fd = os.open(Path(named), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast import DID_NOT_HAPPEN, Happened, Holdfast, NotFound, Retention, Suspended, mapping, vault
-from holdfast.intents import Status
+from stepfast import DID_NOT_HAPPEN, Happened, NotFound, Retention, Stepfast, Suspended, mapping, vault
+from stepfast.intents import Status
 from tests.crash.stage import Laws, Seen, Stage, at_the_cut, at_the_end
 from tests.crash.thread_scenario import thread, whole
 
@@ -90,8 +90,8 @@ class Scenario:
 
 
 def plain(stage: Stage) -> None:
-    with stage.client() as hf:
-        with stage.run(hf, total_steps=3) as run:
+    with stage.client() as sf:
+        with stage.run(sf, total_steps=3) as run:
             for label in ("a", "b", "c"):
                 assert run.step(stage.act, label)["did"] == label
                 stage.kept(label)
@@ -103,8 +103,8 @@ PLAIN = Scenario("plain steps", plain, Laws(("a", "b", "c", "end")), before=noth
 
 
 def tiny(stage: Stage) -> None:
-    with stage.client() as hf:
-        with stage.run(hf) as run:
+    with stage.client() as sf:
+        with stage.run(sf) as run:
             run.step(stage.act, "a")
             stage.kept("a")
             run.complete({"did": "end"})
@@ -117,30 +117,30 @@ TINY = Scenario("one step", tiny, Laws(("a", "end")), small=True)
 # One-shot steps
 
 
-def person(stage: Stage, hf: Holdfast, word: str) -> None:
+def person(stage: Stage, sf: Stepfast, word: str) -> None:
     """Answer all that this stage's run waits for."""
-    for decision in hf.decisions(stage.tag):
+    for decision in sf.decisions(stage.tag):
         if decision["kind"] == "in_doubt":
             label = decision["evidence"]["step"].partition("/")[0]
             stage.say(f"{word}:{label}")
             value = {"did": label, "by": "a person"} if word == "done" else None
-            hf.answer(stage.tag, word, decision["key"], value=value, actor="ann")
+            sf.answer(stage.tag, word, decision["key"], value=value, actor="ann")
         else:
-            hf.answer(stage.tag, decision["outcomes"][0], decision["key"], actor="ann")
+            sf.answer(stage.tag, decision["outcomes"][0], decision["key"], actor="ann")
 
 
 def with_a_person(stage: Stage, word: str, work: Callable[[Any], None]) -> None:
     """Do the work; whenever it waits, a person comes by, from the same process for once."""
-    with stage.client() as hf:
+    with stage.client() as sf:
         for _ in range(ENOUGH):
             try:
-                with stage.run(hf, on_wait="suspend") as run:
+                with stage.run(sf, on_wait="suspend") as run:
                     work(run)
                     run.complete({"did": "end"})
                 stage.kept("end")
                 return
             except Suspended:
-                person(stage, hf, word)
+                person(stage, sf, word)
         raise AssertionError(f"the run still waits after {ENOUGH} answers")
 
 
@@ -193,7 +193,7 @@ def left_in_doubt(stage: Stage) -> None:
     child = os.fork()
     if child == 0:
         try:
-            with stage.client() as hf, stage.run(hf, on_wait="suspend") as run:
+            with stage.client() as sf, stage.run(sf, on_wait="suspend") as run:
                 run.step(stage.act, "a")
                 stage.kept("a")
                 run.once(charge, "charge", key="charge", name="act")
@@ -246,8 +246,8 @@ ITEMS = 20
 
 def durable_map(stage: Stage) -> None:
     mapping.CHUNK_ITEMS = 4
-    with stage.client() as hf:
-        with stage.run(hf) as run:
+    with stage.client() as sf:
+        with stage.run(sf) as run:
             for number, value in enumerate(
                 run.map(lambda n: stage.act(f"item {n}"), range(ITEMS), concurrency=4, name="item")
             ):
@@ -281,8 +281,8 @@ def state_of(version: int) -> dict[str, Any]:
 
 def checkpoints(stage: Stage) -> None:
     vault.PIECE_SIZE = 16 * 1024
-    with stage.client() as hf:
-        with stage.run(hf) as run:
+    with stage.client() as sf:
+        with stage.run(sf) as run:
             if run.restored is not None:
                 assert run.restored == state_of(run.restored["cursor"])
             for version in range(1, VERSIONS + 1):
@@ -337,19 +337,19 @@ ASK = Scenario("a question", ask, Laws(("a", "b", "end")), also=answered_once)
 def ask_blocking(stage: Stage) -> None:
     """The run waits in its process, and somebody answers from a thread beside it."""
     over = threading.Event()
-    with stage.client() as hf:
+    with stage.client() as sf:
 
         def answerer() -> None:
             while not over.wait(0.005):
                 try:
-                    person(stage, hf, "done")
+                    person(stage, sf, "done")
                 except NotFound:
                     pass
 
         beside = threading.Thread(target=answerer)
         beside.start()
         try:
-            with stage.run(hf) as run:
+            with stage.run(sf) as run:
                 run.step(stage.act, "a")
                 stage.kept("a")
                 assert run.ask("Go on?")
@@ -369,8 +369,8 @@ ASK_BLOCKING = Scenario("a question, waited for", ask_blocking, Laws(("a", "b", 
 
 
 def threads(stage: Stage) -> None:
-    with stage.client() as hf:
-        with stage.run(hf) as run:
+    with stage.client() as sf:
+        with stage.run(sf) as run:
             failures: list[BaseException] = []
 
             def branch(scope: Any, name: str) -> None:
@@ -404,8 +404,8 @@ THREADS = Scenario(
 
 def gather(stage: Stage) -> None:
     async def main() -> None:
-        async with stage.async_client() as hf:
-            async with hf.run(stage.tag, labels=stage.mine, max_delivery_attempts=10) as run:
+        async with stage.async_client() as sf:
+            async with sf.run(stage.tag, labels=stage.mine, max_delivery_attempts=10) as run:
 
                 async def act(label: str) -> Any:
                     await asyncio.sleep(0)
@@ -453,8 +453,8 @@ def rewind(stage: Stage) -> None:
         label = number("judge")
         return {**stage.act(label), "good": label != "judge 1"}
 
-    with stage.client() as hf:
-        with stage.run(hf) as run:
+    with stage.client() as sf:
+        with stage.run(sf) as run:
             run.step(stage.act, "a")
             stage.kept("a")
             scope = run.scope("review")
@@ -487,8 +487,8 @@ REWIND = Scenario("a rewound scope", rewind, Laws(("a", "b", "end"), forgets=Tru
 
 
 def nested(stage: Stage) -> None:
-    with stage.client() as hf:
-        with stage.run(hf) as run:
+    with stage.client() as sf:
+        with stage.run(sf) as run:
 
             def outer(label: str) -> dict[str, Any]:
                 found = stage.act(label)
@@ -524,10 +524,10 @@ def handed_back(stage: Stage) -> None:
             raise ValueError("not yet")
         return stage.act("b")
 
-    with stage.client() as hf:
+    with stage.client() as sf:
         for _ in range(ENOUGH):
             try:
-                with stage.run(hf) as run:
+                with stage.run(sf) as run:
                     run.step(stage.act, "a")
                     stage.kept("a")
                     run.step(fragile)
@@ -548,7 +548,7 @@ HANDED_BACK = Scenario("an exception handed back", handed_back, Laws(("a", "b", 
 def intents(stage: Stage) -> None:
     """A sender that sends twice, and a worker that takes what there is."""
     address = f"agent://{stage.tag}"
-    with stage.client() as hf:
+    with stage.client() as sf:
         for number in range(2):
             order = {
                 "intent_type": "order.v1",
@@ -557,9 +557,9 @@ def intents(stage: Stage) -> None:
                 "labels": stage.mine,
                 "max_delivery_attempts": 10,
             }
-            sent = {hf.send_intent(order, idempotency_key=f"{stage.tag}-{number}") for _ in range(2)}
+            sent = {sf.send_intent(order, idempotency_key=f"{stage.tag}-{number}") for _ in range(2)}
             assert len(sent) == 1
-        while (run := hf.claim(address)) is not None:
+        while (run := sf.claim(address)) is not None:
             with run:
                 label = f"order {run.payload['order']}"
                 run.step(stage.act, label)
@@ -567,8 +567,8 @@ def intents(stage: Stage) -> None:
                 done = f"done {run.payload['order']}"
                 run.complete({"did": done})
             stage.kept(done)
-        for intent in hf.list_intents(labels=stage.mine):
-            assert hf.wait_for(intent["intent_id"], timeout=0)["status"] == "COMPLETED"
+        for intent in sf.list_intents(labels=stage.mine):
+            assert sf.wait_for(intent["intent_id"], timeout=0)["status"] == "COMPLETED"
 
 
 def two_intents(stage: Stage, seen: Seen) -> None:
@@ -589,9 +589,9 @@ INTENTS = Scenario(
 
 
 def failed_run(stage: Stage) -> None:
-    with stage.client() as hf:
+    with stage.client() as sf:
         try:
-            with stage.run(hf, on_error="fail") as run:
+            with stage.run(sf, on_error="fail") as run:
                 run.step(stage.act, "a")
                 stage.kept("a")
                 run.once(stage.act, "charge", key="charge")
@@ -602,8 +602,8 @@ def failed_run(stage: Stage) -> None:
 
 
 def revive(stage: Stage) -> None:
-    with stage.client() as hf:
-        with stage.run(hf, on_failed="revive") as run:
+    with stage.client() as sf:
+        with stage.run(sf, on_failed="revive") as run:
             run.step(stage.act, "a")
             stage.kept("a")
             run.once(stage.act, "charge", key="charge")
@@ -634,30 +634,30 @@ OLD = 4
 
 
 def old_runs(stage: Stage) -> None:
-    with stage.client() as hf:
+    with stage.client() as sf:
         for number in range(OLD):
-            with hf.run(f"old-{number}", labels={"age": "old"}) as run:
+            with sf.run(f"old-{number}", labels={"age": "old"}) as run:
                 run.step(lambda: "done", name="work")
                 run.checkpoint({"data": big(number)})
 
 
 def prune(stage: Stage) -> None:
-    with stage.client() as hf:
-        with stage.run(hf) as run:
+    with stage.client() as sf:
+        with stage.run(sf) as run:
             run.step(stage.act, "a")
             stage.kept("a")
-            hf.prune(Retention(keep_latest=1, labels={"age": "old"}))
+            sf.prune(Retention(keep_latest=1, labels={"age": "old"}))
             run.step(stage.act, "b")
             stage.kept("b")
             run.complete({"did": "end"})
         stage.kept("end")
-        hf.prune(Retention(keep_latest=1))
+        sf.prune(Retention(keep_latest=1))
 
 
 def pruned(stage: Stage, seen: Seen) -> None:
-    with stage.client() as hf:
-        assert [intent["run_id"] for intent in hf.list_intents()] == [stage.tag]
-        assert hf.prune(Retention(keep_latest=1)) == 0
+    with stage.client() as sf:
+        assert [intent["run_id"] for intent in sf.list_intents()] == [stage.tag]
+        assert sf.prune(Retention(keep_latest=1)) == 0
 
 
 PRUNE = Scenario("old runs pruned", prune, Laws(("a", "b", "end")), before=old_runs, also=pruned)

@@ -17,19 +17,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast import AsyncHoldfast, Holdfast
-from holdfast.clock import Clock
-from holdfast.codec import Codec
-from holdfast.flow import drive
-from holdfast.intents import Event, Intent
-from holdfast.journal import Step, StepStatus
-from holdfast.ops import Checkpoint, Filter, ListDecisions, ListIntents, ReadCheckpoints, ReadEvents, ReadJournal
-from holdfast.run import Run
-from holdfast.stores import Store, open_store
-from holdfast.stores.base import LOCAL_TENANT
-from holdfast.testing import Effects, ack
-from holdfast.testing.contract_kit import check_history
-from holdfast.vault import Vault
+from stepfast import AsyncStepfast, Stepfast
+from stepfast.clock import Clock
+from stepfast.codec import Codec
+from stepfast.flow import drive
+from stepfast.intents import Event, Intent
+from stepfast.journal import Step, StepStatus
+from stepfast.ops import Checkpoint, Filter, ListDecisions, ListIntents, ReadCheckpoints, ReadEvents, ReadJournal
+from stepfast.run import Run
+from stepfast.stores import Store, open_store
+from stepfast.stores.base import LOCAL_TENANT
+from stepfast.testing import Effects, ack
+from stepfast.testing.contract_kit import check_history
+from stepfast.vault import Vault
 
 STORE = "store.db"
 
@@ -65,14 +65,14 @@ class Stage:
     def mine(self) -> dict[str, str]:
         return {"stage": self.tag}
 
-    def client(self) -> Holdfast:
-        return Holdfast(self.url, clock=self.clock)
+    def client(self) -> Stepfast:
+        return Stepfast(self.url, clock=self.clock)
 
-    def async_client(self) -> AsyncHoldfast:
-        return AsyncHoldfast(self.url, clock=self.clock)
+    def async_client(self) -> AsyncStepfast:
+        return AsyncStepfast(self.url, clock=self.clock)
 
-    def run(self, hf: Holdfast, **options: Any) -> Run:
-        return hf.run(self.tag, labels=self.mine, max_delivery_attempts=10, **options)
+    def run(self, sf: Stepfast, **options: Any) -> Run:
+        return sf.run(self.tag, labels=self.mine, max_delivery_attempts=10, **options)
 
     def act(self, label: str) -> dict[str, Any]:
         """Do something to the world, which can be counted; gives a value that says what was done."""

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, HoldfastError, Suspended, mapping, vault
-from holdfast.clock import Clock
-from holdfast.intents import fold
-from holdfast.ops import GetIntent, ReadEvents
-from holdfast.testing import explore_bit_flips
-from holdfast.testing.processes import Child
+from stepfast import Stepfast, StepfastError, Suspended, mapping, vault
+from stepfast.clock import Clock
+from stepfast.intents import fold
+from stepfast.ops import GetIntent, ReadEvents
+from stepfast.testing import explore_bit_flips
+from stepfast.testing.processes import Child
 from tests.crash.proofs import Proof
 from tests.crash.stage import STORE
 
@@ -58,17 +58,17 @@ def build(folder: Path) -> None:
     """A completed run, and one that stopped on its way; all of it in the main file."""
     mapping.CHUNK_ITEMS = 3
     vault.PIECE_SIZE = 16 * 1024
-    with Holdfast(f"sqlite:///{folder / STORE}") as hf:
-        with hf.run("done", payload={"n": 1}, labels={"team": "red"}) as run:
+    with Stepfast(f"sqlite:///{folder / STORE}") as sf:
+        with sf.run("done", payload={"n": 1}, labels={"team": "red"}) as run:
             drive(run, "done", value_of, VERSIONS)
             run.complete(value_of("result"))
         try:
-            with hf.run("open", payload={"n": 2}) as run:
+            with sf.run("open", payload={"n": 2}) as run:
                 drive(run, "open", value_of, VERSIONS)
                 raise KeyboardInterrupt
         except KeyboardInterrupt:
             pass
-        shown = {name: hf.get_intent(name) for name in ("done", "open")}
+        shown = {name: sf.get_intent(name) for name in ("done", "open")}
     (folder / "expected.json").write_text(json.dumps({"rows": rows_of(folder / STORE), "shown": shown}, default=repr))
 
 
@@ -99,17 +99,17 @@ def expected(prefix: str) -> dict[str, Any]:
     return {name: value_of(name) for name in [*names, *(f"{prefix} item {n}" for n in range(ITEMS))]}
 
 
-def result_of(hf: Holdfast) -> str:
-    shown = hf.wait_for("done", timeout=0)
+def result_of(sf: Stepfast) -> str:
+    shown = sf.wait_for("done", timeout=0)
     assert shown["status"] == "COMPLETED"
     assert (shown["result"], shown["payload"]) == (value_of("result"), {"n": 1}), "a wrong result"
     return "exact"
 
 
-def history_of(hf: Holdfast) -> str:
+def history_of(sf: Stepfast) -> str:
     for name in ("done", "open"):
-        intent = hf.store.one(GetIntent(run_id=name))
-        events = hf.store.one(ReadEvents(intent_id=intent.intent_id))
+        intent = sf.store.one(GetIntent(run_id=name))
+        events = sf.store.one(ReadEvents(intent_id=intent.intent_id))
         try:
             same = fold(events) == (intent.status, intent.seq, intent.head)
         except ValueError:
@@ -119,8 +119,8 @@ def history_of(hf: Holdfast) -> str:
     return "exact"
 
 
-def replayed(hf: Holdfast) -> str:
-    with hf.run("done", payload={"n": 1}) as run:
+def replayed(sf: Stepfast) -> str:
+    with sf.run("done", payload={"n": 1}) as run:
         assert drive(run, "done", refuse, VERSIONS) == expected("done"), "a wrong value"
         assert run.result == value_of("result")
         for version in range(1, VERSIONS + 1):
@@ -128,8 +128,8 @@ def replayed(hf: Holdfast) -> str:
     return "exact"
 
 
-def resumed(hf: Holdfast) -> str:
-    with hf.run("open", payload={"n": 2}, on_wait="suspend") as run:
+def resumed(sf: Stepfast) -> str:
+    with sf.run("open", payload={"n": 2}, on_wait="suspend") as run:
         restored = run.restored
         found = drive(run, "open", refuse, VERSIONS)
         assert found == expected("open"), "a wrong value"
@@ -137,15 +137,15 @@ def resumed(hf: Holdfast) -> str:
     assert restored == state_of(restored["version"]), "a wrong checkpoint"
     if restored["version"] == VERSIONS:
         return "exact"
-    told = [event["event_type"] for event in hf.events("open")]
+    told = [event["event_type"] for event in sf.events("open")]
     assert "intent.checkpoint_damaged" in told, "an older checkpoint was used, and nothing says so"
     return "an older checkpoint, and it says so"
 
 
-def details_of(hf: Holdfast) -> str:
+def details_of(sf: Stepfast) -> str:
     """What no seal covers: labels, times and the like."""
-    wanted = json.loads((Path(hf.url.removeprefix("sqlite:///")).parent / "expected.json").read_text())["shown"]
-    shown = json.loads(json.dumps({name: hf.get_intent(name) for name in ("done", "open")}, default=repr))
+    wanted = json.loads((Path(sf.url.removeprefix("sqlite:///")).parent / "expected.json").read_text())["shown"]
+    shown = json.loads(json.dumps({name: sf.get_intent(name) for name in ("done", "open")}, default=repr))
     return "exact" if shown == wanted else "a detail of an intent, unseen"
 
 
@@ -160,14 +160,14 @@ def verdict(path: Path) -> str:
     clock = Clock()
     clock.advance(3600)  # a lease that damage seems to leave behind has run out
     try:
-        hf = Holdfast(f"sqlite:///{path}", clock=clock)
-    except HoldfastError as error:
+        sf = Stepfast(f"sqlite:///{path}", clock=clock)
+    except StepfastError as error:
         return f"refused at the door: {error.code}"
-    with hf:
+    with sf:
         for probe in PROBES:
             try:
-                answers.append(probe(hf))
-            except HoldfastError as error:
+                answers.append(probe(sf))
+            except StepfastError as error:
                 answers.append(f"refused: {error.code}")
             except Suspended:
                 answers.append("a person is asked")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import _failpoints
-from holdfast.testing import Boundaries, Explored, every_failpoint, explore
-from holdfast.testing.crash import Story
-from holdfast.testing.lines import Trigger
-from holdfast.testing.processes import Child, Note
+from stepfast import _failpoints
+from stepfast.testing import Boundaries, Explored, every_failpoint, explore
+from stepfast.testing.crash import Story
+from stepfast.testing.lines import Trigger
+from stepfast.testing.processes import Child, Note
 from tests.crash import scenarios
 from tests.crash.proofs import Proof
 from tests.crash.scenarios import Scenario, nothing

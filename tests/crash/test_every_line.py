@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from holdfast import _failpoints
-from holdfast.testing import Boundaries, every_line, explore
-from holdfast.testing.lines import Hit
+from stepfast import _failpoints
+from stepfast.testing import Boundaries, every_line, explore
+from stepfast.testing.lines import Hit
 from tests.crash import scenarios
 from tests.crash.proofs import Proof
 from tests.crash.scenarios import Scenario, nothing
@@ -71,7 +71,7 @@ def test_every_line_of_a_small_part_may_be_the_last(name: str, proof: Proof) -> 
     result = explore(
         part.scenario,
         nothing,
-        at=Between(every_line("holdfast"), part.first, part.last),
+        at=Between(every_line("stepfast"), part.first, part.last),
         setup=part.scenario.setup,
         recovery=part.scenario.twice,
         recover=1,
@@ -89,7 +89,7 @@ def test_any_line_may_be_the_last_sampled(scenario: Scenario, proof: Proof) -> N
     result = explore(
         scenario,
         nothing,
-        at=every_line("holdfast"),
+        at=every_line("stepfast"),
         setup=scenario.setup,
         recovery=scenario.twice,
         recover=1,
@@ -112,7 +112,7 @@ ALL = (*scenarios.SMALL, *scenarios.EVERY)
 @pytest.mark.parametrize("scenario", ALL, ids=[s.name.replace(" ", "-") for s in ALL])
 def test_every_line_may_be_the_last(scenario: Scenario, proof: Proof) -> None:
     result = explore(
-        scenario, nothing, at=every_line("holdfast"), setup=scenario.setup, recovery=scenario.twice, recover=1
+        scenario, nothing, at=every_line("stepfast"), setup=scenario.setup, recovery=scenario.twice, recover=1
     )
     assert result.tried == result.points
     proof(f"every line, sqlite, {scenario.name}", kills=result.kills, lines=len(result.labels))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.stores.sqlite import SqliteStore
+from stepfast.stores.sqlite import SqliteStore
 from tests.crash.fencing import WRITES, check_fenced_in_the_write, check_gapless_over_two_stores
 from tests.crash.stage import STORE
 

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from holdfast import Holdfast, OutcomeUnknown, StoreFull, StoreUnavailable, Suspended
-from holdfast.codec import Codec
-from holdfast.intents import Status
-from holdfast.journal import Step, StepStatus
-from holdfast.ops import (
+from stepfast import OutcomeUnknown, Stepfast, StoreFull, StoreUnavailable, Suspended
+from stepfast.codec import Codec
+from stepfast.intents import Status
+from stepfast.journal import Step, StepStatus
+from stepfast.ops import (
     AnswerDecision,
     AskDecision,
     Checkpoint,
@@ -31,11 +31,11 @@ from holdfast.ops import (
     RecordStep,
     SettleStep,
 )
-from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing import Effects, explore_faults
-from holdfast.testing.contract_kit import check_history
-from holdfast.testing.processes import Child
-from holdfast.testing.ptrace import Fault
+from stepfast.stores.sqlite import SqliteStore
+from stepfast.testing import Effects, explore_faults
+from stepfast.testing.contract_kit import check_history
+from stepfast.testing.processes import Child
+from stepfast.testing.ptrace import Fault
 from tests.crash.proofs import Proof
 from tests.crash.scenarios import ENOUGH, empty_store, nothing, person
 from tests.crash.stage import STORE, Laws, Stage, at_the_cut, at_the_end, orphans
@@ -84,12 +84,12 @@ RUN = Laws(("a", "charge", "b", "end"), in_flight=1, once=("charge",))
 def stubborn_run(folder: Path) -> None:
     """Whatever the store refuses, the same client opens the run again and goes on."""
     stage = Stage(folder)
-    hf = excused(folder, lambda: Holdfast(stage.url, lease_seconds=1))
+    sf = excused(folder, lambda: Stepfast(stage.url, lease_seconds=1))
 
     def attempt() -> None:
         try:
             # Where the store could not even take the run back, its lease has to run out.
-            with stage.run(hf, on_wait="suspend", wait=10) as run:
+            with stage.run(sf, on_wait="suspend", wait=10) as run:
                 run.step(stage.act, "a")
                 stage.kept("a")
                 run.once(stage.act, "charge", key="charge")
@@ -99,11 +99,11 @@ def stubborn_run(folder: Path) -> None:
                 run.complete({"did": "end"})
             stage.kept("end")
         except Suspended:
-            person(stage, hf, "done")
+            person(stage, sf, "done")
             attempt()
 
     excused(folder, attempt)
-    hf.close()
+    sf.close()
 
 
 def check_run(folder: Path) -> None:
@@ -272,7 +272,7 @@ def gives_up(folder: Path) -> None:
     """On a disk that stays full the run ends with an error of a known kind; whoever comes later goes on."""
     stage = Stage(folder)
     try:
-        with stage.client() as hf, stage.run(hf, on_wait="suspend") as run:
+        with stage.client() as sf, stage.run(sf, on_wait="suspend") as run:
             run.step(stage.act, "a")
             stage.kept("a")
             run.once(stage.act, "charge", key="charge")
@@ -313,8 +313,8 @@ def test_the_same_store_goes_on_when_there_is_room_again(memory: Path) -> None:
     def life(_: Any) -> None:
         stage = Stage(memory)
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        with stage.client() as hf:
-            with stage.run(hf) as run:
+        with stage.client() as sf:
+            with stage.run(sf) as run:
                 run.step(stage.act, "a")
                 stage.kept("a")
                 size = (memory / f"{STORE}-wal").stat().st_size
@@ -322,7 +322,7 @@ def test_the_same_store_goes_on_when_there_is_room_again(memory: Path) -> None:
                 failures = 0
                 for number in range(200):
                     try:
-                        hf.check()
+                        sf.check()
                         run.step(lambda: "x" * 3000, key=f"fill-{number}")
                     except TYPED:
                         failures += 1
@@ -330,7 +330,7 @@ def test_the_same_store_goes_on_when_there_is_room_again(memory: Path) -> None:
                             break
                 assert failures == 3, "the limit was to be met"
                 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-                hf.check()
+                sf.check()
                 run.step(stage.act, "b", key="b")
                 stage.kept("b")
                 run.complete({"did": "end"})

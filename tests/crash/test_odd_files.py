@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Damaged, Holdfast, HoldfastError, SchemaTooNew, StoreError, StoreUnavailable
-from holdfast.testing.processes import Child
+from stepfast import Damaged, SchemaTooNew, Stepfast, StepfastError, StoreError, StoreUnavailable
+from stepfast.testing.processes import Child
 from tests.crash.stage import STORE, Stage, check_rows, look
 
 NOBODY = 65534
@@ -25,15 +25,15 @@ def store(memory: Path) -> Path:
     folder = memory / "home"
     folder.mkdir()
     stage = Stage(folder)
-    with stage.client() as hf, stage.run(hf) as run:
+    with stage.client() as sf, stage.run(sf) as run:
         for number in range(100):
             run.step(lambda: {"did": "it", "much": "x" * 500}, key=f"s{number}")
     return folder / STORE
 
 
 def ask(path: Path) -> list[dict[str, Any]]:
-    with Holdfast(f"sqlite:///{path}") as hf:
-        return hf.steps("run")
+    with Stepfast(f"sqlite:///{path}") as sf:
+        return sf.steps("run")
 
 
 @pytest.mark.parametrize("part", [0.02, 0.1, 0.3, 0.5, 0.9, 0.99])
@@ -47,8 +47,8 @@ def test_a_truncated_file_is_damaged(store: Path, part: float) -> None:
 def test_a_file_without_its_log_is_an_older_state_that_is_whole(memory: Path) -> None:
     """Whoever copies only the main file of a living store gets what had been copied into it, and no half of a thing."""
     stage = Stage(memory)
-    with stage.client() as hf:
-        with stage.run(hf) as run:
+    with stage.client() as sf:
+        with stage.run(sf) as run:
             run.step(stage.act, "a")
         copy = memory / "copy"
         copy.mkdir()
@@ -74,8 +74,8 @@ def test_a_file_of_garbage_is_damaged_and_left_as_it_is(memory: Path, content: b
 
 def test_an_empty_file_is_an_empty_store(memory: Path) -> None:
     (memory / STORE).touch()
-    with Holdfast(f"sqlite:///{memory / STORE}") as hf:
-        assert hf.list_intents() == []
+    with Stepfast(f"sqlite:///{memory / STORE}") as sf:
+        assert sf.list_intents() == []
 
 
 @pytest.mark.parametrize("version", [0, 1, 7])
@@ -96,7 +96,7 @@ def test_a_newer_schema_is_left_alone(store: Path) -> None:
     with closing(sqlite3.connect(store)) as db:
         db.execute("PRAGMA user_version=99")
         db.commit()
-    with pytest.raises(SchemaTooNew, match="upgrade holdfast"):
+    with pytest.raises(SchemaTooNew, match="upgrade stepfast"):
         ask(store)
     with closing(sqlite3.connect(store)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (99,)
@@ -132,7 +132,7 @@ def as_nobody(body: Callable[[], object]) -> str:
             os.setuid(NOBODY)
         try:
             body()
-        except HoldfastError as error:
+        except StepfastError as error:
             note({"answer": type(error).__name__, "says": str(error)})
         except BaseException as error:
             note({"answer": f"untyped {type(error).__name__}", "says": str(error)})
@@ -145,7 +145,7 @@ def as_nobody(body: Callable[[], object]) -> str:
 
 def open_to_all(path: Path) -> None:
     for folder in (path, *path.parents):
-        if folder.is_dir() and folder.stat().st_uid == os.getuid() and folder.name.startswith(("holdfast", "home")):
+        if folder.is_dir() and folder.stat().st_uid == os.getuid() and folder.name.startswith(("stepfast", "home")):
             folder.chmod(0o755)
 
 

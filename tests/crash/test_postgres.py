@@ -9,11 +9,11 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast import _failpoints
-from holdfast.stores import Store, open_store
-from holdfast.stores.postgres import PostgresStore
-from holdfast.testing import every_failpoint, explore
-from holdfast.testing.processes import Child
+from stepfast import _failpoints
+from stepfast.stores import Store, open_store
+from stepfast.stores.postgres import PostgresStore
+from stepfast.testing import every_failpoint, explore
+from stepfast.testing.processes import Child
 from tests.crash import scenarios
 from tests.crash.fencing import WRITES, check_fenced_in_the_write, check_gapless_over_two_stores
 from tests.crash.proofs import Proof

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.testing import Log, PowerLossExplored, check_states, trace
+from stepfast import Stepfast
+from stepfast.testing import Log, PowerLossExplored, check_states, trace
 from tests.crash import scenarios
 from tests.crash.hooks import checkpoint_often
 from tests.crash.proofs import Proof, bound
@@ -27,8 +27,8 @@ Entries = Literal["kept", "lost"]
 class Unsynced(Traced):
     """A store that does not flush each commit, as ``durability="process"`` has it."""
 
-    def client(self) -> Holdfast:
-        return Holdfast(self.url, clock=self.clock, durability="process")
+    def client(self) -> Stepfast:
+        return Stepfast(self.url, clock=self.clock, durability="process")
 
 
 def traced(scenario: Scenario, folder: Path, stage: type[Traced] = Traced, pages: int | None = None) -> Log:

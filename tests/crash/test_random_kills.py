@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from holdfast import mapping, vault
-from holdfast.testing import random_kills
+from stepfast import mapping, vault
+from stepfast.testing import random_kills
 from tests.crash import scenarios
 from tests.crash.proofs import Proof
 from tests.crash.scenarios import Scenario, nothing

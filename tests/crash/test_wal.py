@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.ops import CreateIntent, ListIntents, NewIntent, ReadEvents
-from holdfast.stores import files
-from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing import Log, ack, trace
-from holdfast.testing.contract_kit import check_history
-from holdfast.testing.processes import Child, in_shards
+from stepfast.ops import CreateIntent, ListIntents, NewIntent, ReadEvents
+from stepfast.stores import files
+from stepfast.stores.sqlite import SqliteStore
+from stepfast.testing import Log, ack, trace
+from stepfast.testing.contract_kit import check_history
+from stepfast.testing.processes import Child, in_shards
 from tests.crash.hooks import checkpoint_often
 from tests.crash.proofs import Proof
 from tests.crash.stage import STORE

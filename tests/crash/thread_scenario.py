@@ -6,22 +6,22 @@ import sqlite3
 from contextlib import closing
 from typing import Any
 
-from holdfast import Holdfast
-from holdfast.ops import CopyThread, DropCheckpoints, ListCheckpoints, Op, ReadThread
-from holdfast.testing import Effects
-from holdfast.testing.contract_threads import turn, wrote
+from stepfast import Stepfast
+from stepfast.ops import CopyThread, DropCheckpoints, ListCheckpoints, Op, ReadThread
+from stepfast.testing import Effects
+from stepfast.testing.contract_threads import turn, wrote
 from tests.crash.stage import STORE, Seen, Stage
 
 TURNS = 3
 
 
-def do(hf: Holdfast, op: Op[Any]) -> Any:
-    return hf.store.execute([op], tenant=hf.store.tenant)[0]
+def do(sf: Stepfast, op: Op[Any]) -> Any:
+    return sf.store.execute([op], tenant=sf.store.tenant)[0]
 
 
-def turns_of(hf: Holdfast, name: str) -> int:
+def turns_of(sf: Stepfast, name: str) -> int:
     """How many turns a thread has; each is there with all of its messages and its write, or not at all."""
-    view = do(hf, ReadThread(thread_id=name))
+    view = do(sf, ReadThread(thread_id=name))
     if view is None:
         return 0
     assert view.checkpoint is not None, "a turn is written whole"
@@ -34,22 +34,22 @@ def turns_of(hf: Holdfast, name: str) -> int:
 def thread(stage: Stage) -> None:
     told = Effects(stage.folder, "turns")
     copy = f"copy of {stage.tag}"
-    with stage.client() as hf:
-        done = turns_of(hf, stage.tag)
+    with stage.client() as sf:
+        done = turns_of(sf, stage.tag)
         assert {str(n) for n in range(1, done + 1)} >= set(told.lines()), "a turn was acknowledged and lost"
         for n in range(done + 1, TURNS + 1):
-            do(hf, turn(stage.tag, n, writes=[wrote(f"task {n}", (0, b"x"), at=f"c{n}")]))
+            do(sf, turn(stage.tag, n, writes=[wrote(f"task {n}", (0, b"x"), at=f"c{n}")]))
             told.record(str(n))
-        if not turns_of(hf, copy):
-            do(hf, CopyThread(source=stage.tag, target=copy))
-        do(hf, DropCheckpoints(thread_id=copy, drop=[("", "c1")]))
+        if not turns_of(sf, copy):
+            do(sf, CopyThread(source=stage.tag, target=copy))
+        do(sf, DropCheckpoints(thread_id=copy, drop=[("", "c1")]))
 
 
 def whole(stage: Stage, _seen: Seen) -> None:
-    with stage.client() as hf:
+    with stage.client() as sf:
         for name, left in ((stage.tag, ["c3", "c2", "c1"]), (f"copy of {stage.tag}", ["c3", "c2"])):
-            assert turns_of(hf, name) == TURNS
-            page = do(hf, ListCheckpoints(thread_id=name))
+            assert turns_of(sf, name) == TURNS
+            page = do(sf, ListCheckpoints(thread_id=name))
             assert [item.checkpoint.checkpoint_id for item in page.items] == left
     if stage.embedded:
         assert strays(stage) == []

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast import AlreadyFinished, Fenced, Holdfast, RunFailed, StoreError, Suspended
-from holdfast.clock import Clock
-from holdfast.intents import TERMINAL, Status
-from holdfast.testing import Effects
-from holdfast.testing.processes import Child
+from stepfast import AlreadyFinished, Fenced, RunFailed, Stepfast, StoreError, Suspended
+from stepfast.clock import Clock
+from stepfast.intents import TERMINAL, Status
+from stepfast.testing import Effects
+from stepfast.testing.processes import Child
 from tests.crash.stage import Stage, check_rows, look
 
 OPEN = [status for status in Status if status not in TERMINAL]
@@ -54,15 +54,15 @@ class Crew:
     def address(self) -> str:
         return f"agent://crew/{self.stage.tag}"
 
-    def client(self, skew: float = 0.0) -> Holdfast:
+    def client(self, skew: float = 0.0) -> Stepfast:
         clock = Clock()
         clock.advance(skew)
-        return Holdfast(self.stage.url, lease_seconds=LEASE, clock=clock)
+        return Stepfast(self.stage.url, lease_seconds=LEASE, clock=clock)
 
     def send(self) -> None:
-        with self.client() as hf:
+        with self.client() as sf:
             for number in range(self.intents):
-                hf.send_intent(
+                sf.send_intent(
                     {
                         "intent_type": "order.v1",
                         "to_agent": self.address,
@@ -76,17 +76,17 @@ class Crew:
         """Take what there is until all is done; a store that is away is asked again."""
         while True:
             try:
-                with self.client(skew) as hf:
-                    self._take_all(hf)
+                with self.client(skew) as sf:
+                    self._take_all(sf)
                 return
             except StoreError:
                 time.sleep(0.05)
 
-    def _take_all(self, hf: Holdfast) -> None:
+    def _take_all(self, sf: Stepfast) -> None:
         stage = self.stage
         while True:
             try:
-                run = hf.claim(self.address)
+                run = sf.claim(self.address)
                 if run is not None:
                     with run:
                         self.do(stage, run)
@@ -97,7 +97,7 @@ class Crew:
                 # Another has it now, or will have it once the lease has run out.
                 Effects(self.folder, "overtaken").record(type(error).__name__)
                 continue
-            if not hf.list_intents(status=OPEN, to_agent=self.address, limit=1):
+            if not sf.list_intents(status=OPEN, to_agent=self.address, limit=1):
                 return
             time.sleep(0.02)
 
@@ -126,14 +126,14 @@ class Crew:
 
     def _answer_all(self) -> None:
         stage = self.stage
-        with self.client() as hf:
-            for decision in hf.decisions():
+        with self.client() as sf:
+            for decision in sf.decisions():
                 label = decision["evidence"]["step"]
-                if hf.get_intent(decision["intent_id"])["labels"] != stage.mine:
+                if sf.get_intent(decision["intent_id"])["labels"] != stage.mine:
                     continue
                 stage.say(f"done:{label}")
                 try:
-                    hf.answer(
+                    sf.answer(
                         decision["intent_id"], "done", decision["key"], value={"did": label, "by": "ann"}, actor="ann"
                     )
                 except AlreadyFinished:
@@ -195,8 +195,8 @@ class Crew:
     def done(self) -> bool:
         def ask(note: Any) -> None:
             try:
-                with self.client() as hf:
-                    note({"open": len(hf.list_intents(status=OPEN, to_agent=self.address, limit=1))})
+                with self.client() as sf:
+                    note({"open": len(sf.list_intents(status=OPEN, to_agent=self.address, limit=1))})
             except StoreError:
                 note({"open": "unknown"})
 
@@ -233,7 +233,7 @@ class Crew:
 
 
 def _labels(seen: Any, intent: Any) -> Counter[str]:
-    from holdfast.codec import Codec
+    from stepfast.codec import Codec
 
     payload = Codec().decode(intent.payload, bind=b"payload")
     return Counter(label for label in seen.labels if label.partition(".")[0] == str(payload["order"]))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.clock import new_id
-from holdfast.errors import AccessDenied, HoldfastError, NotFound
-from holdfast.intents import Status
-from holdfast.ops import (
+from stepfast.clock import new_id
+from stepfast.errors import AccessDenied, NotFound, StepfastError
+from stepfast.intents import Status
+from stepfast.ops import (
     Claim,
     CreateIntent,
     DeleteRecords,
@@ -34,9 +34,9 @@ from holdfast.ops import (
     ReleaseOwner,
     ReviveIntent,
 )
-from holdfast.server.caller import AGENT_SCOPES, Caller
-from holdfast.stores.remote import RemoteStore
-from holdfast.stores.sqlite import SqliteStore
+from stepfast.server.caller import AGENT_SCOPES, Caller
+from stepfast.stores.remote import RemoteStore
+from stepfast.stores.sqlite import SqliteStore
 from tests.contract.http_places import Served, TenantKeys
 from tests.stores.kit import step
 
@@ -109,8 +109,8 @@ UNSEEN: dict[str, Callable[[str], Op[Any]]] = {
 def test_another_agents_intent_is_as_one_that_does_not_exist(agent: RemoteStore, owner: RemoteStore, case: str) -> None:
     theirs = create(owner, THEIRS)
 
-    def told(intent_id: str) -> tuple[type[HoldfastError], str]:
-        with pytest.raises(HoldfastError) as caught:
+    def told(intent_id: str) -> tuple[type[StepfastError], str]:
+        with pytest.raises(StepfastError) as caught:
             agent.one(UNSEEN[case](intent_id))
         return type(caught.value), caught.value.message.replace(intent_id, "ID")
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Codec, Holdfast, KeyRing
-from holdfast.ops import GetIntent, ReadJournal
-from holdfast.server.settings import Settings
-from holdfast.stores import open_store
+from stepfast import Codec, KeyRing, Stepfast
+from stepfast.ops import GetIntent, ReadJournal
+from stepfast.server.settings import Settings
+from stepfast.stores import open_store
 from tests.remote.worker_program import ADDRESS
 from tests.server.live import Live
 
@@ -100,9 +100,9 @@ def store_url(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
     return f"sqlite:///{folder / 'store.db'}"
 
 
-def send(hf: Holdfast, name: str, **more: Any) -> str:
+def send(sf: Stepfast, name: str, **more: Any) -> str:
     body = {"intent_type": "intent.pipeline.process.v1", "to_agent": ADDRESS, "payload": {"name": name}, **more}
-    return hf.send_intent(body, idempotency_key=name)
+    return sf.send_intent(body, idempotency_key=name)
 
 
 def wait_until(true: Callable[[], bool], otherwise: str, seconds: float = 60.0) -> None:
@@ -118,14 +118,14 @@ def test_a_killed_workers_run_goes_on_elsewhere_within_a_second(
 ) -> None:
     live = start(store_url(kind, request, tmp_path))
     first = workers.start(live.url, steps=30, pause=0.05)
-    with Holdfast(live.url) as hf:
-        sent = send(hf, "one")
+    with Stepfast(live.url) as sf:
+        sent = send(sf, "one")
         wait_until(lambda: len(workers.lines()) >= 5, "it did not begin")
         workers.start(live.url, steps=30, pause=0.05)
         os.kill(first.pid, signal.SIGKILL)
         killed = time.time_ns()
-        assert hf.wait_for(sent, timeout=60)["result"] == sum(range(30))
-        intent = hf.get_intent(sent)
+        assert sf.wait_for(sent, timeout=60)["result"] == sum(range(30))
+        intent = sf.get_intent(sent)
     after = [int(at) for *_, pid, at in workers.lines() if int(pid) != first.pid]
     gap = (min(after) - killed) / 1e9
     print(f"{kind}: from kill -9 to the next step on another worker {gap * 1000:.0f} ms")
@@ -144,8 +144,8 @@ def test_a_server_killed_in_the_middle_of_200_running_intents_loses_and_repeats_
     live = start(store_url(kind, request, tmp_path))
     for _ in range(3):
         workers.start(live.url)
-    with Holdfast(live.url) as hf:
-        ids = {f"job-{n}": send(hf, f"job-{n}") for n in range(200)}
+    with Stepfast(live.url) as sf:
+        ids = {f"job-{n}": send(sf, f"job-{n}") for n in range(200)}
         for part in (0.2, 0.6):
             wanted = int(part * 200 * STEPS)
             wait_until(lambda wanted=wanted: len(workers.lines()) >= wanted, "the work does not go on")  # type: ignore[misc]
@@ -154,8 +154,8 @@ def test_a_server_killed_in_the_middle_of_200_running_intents_loses_and_repeats_
             live.start()
             assert acknowledged <= _recorded(store_url(kind, request, tmp_path), ids), "what was acknowledged is there"
         for name, sent in ids.items():
-            assert hf.wait_for(sent, timeout=120)["result"] == sum(range(STEPS)), name
-        lost = sum(hf.get_intent(sent)["lost_deliveries"] for sent in ids.values())
+            assert sf.wait_for(sent, timeout=120)["result"] == sum(range(STEPS)), name
+        lost = sum(sf.get_intent(sent)["lost_deliveries"] for sent in ids.values())
     counts = workers.counts()
     assert set(counts) == {(name, number) for name in ids for number in range(STEPS)}
     twice = {step: count for step, count in counts.items() if count > 1}
@@ -178,17 +178,17 @@ def test_of_two_servers_on_one_database_one_may_die(
     one, two = start(url), start(url)
     workers.start(one.url, pause=0.15)  # slow enough that much is left when the server is killed
     workers.start(two.url, pause=0.15)
-    with Holdfast(two.url) as hf:
-        ids = {f"job-{n}": send(hf, f"job-{n}") for n in range(60)}
+    with Stepfast(two.url) as sf:
+        ids = {f"job-{n}": send(sf, f"job-{n}") for n in range(60)}
         wait_until(lambda: len(workers.lines()) >= 60, "the work does not go on")
         one.kill9()
-        pending = [sent for sent in ids.values() if hf.get_intent(sent)["status"] != "COMPLETED"]
+        pending = [sent for sent in ids.values() if sf.get_intent(sent)["status"] != "COMPLETED"]
         assert pending, "there was nothing left to prove"
         going = len(workers.lines()) + 20
         wait_until(lambda: len(workers.lines()) >= going, "the other server's worker does not go on")
         one.start()
         for sent in ids.values():
-            assert hf.wait_for(sent, timeout=120)["result"] == sum(range(STEPS))
+            assert sf.wait_for(sent, timeout=120)["result"] == sum(range(STEPS))
     assert all(count == 1 for count in workers.counts().values())
     assert len(workers.counts()) == 60 * STEPS
 
@@ -197,21 +197,21 @@ def test_the_server_never_needs_the_keys_of_encrypted_values(tmp_path: Path, sta
     url = f"sqlite:///{tmp_path / 'store.db'}"
     live = start(url)
     codec = Codec(keyring=KeyRing({"k1": os.urandom(32)}))
-    with Holdfast(live.url, codec=codec) as hf, hf.run("private", payload={"card": "4111-1111"}) as run:
+    with Stepfast(live.url, codec=codec) as sf, sf.run("private", payload={"card": "4111-1111"}) as run:
         run.step(str.upper, "attack at dawn")
         run.checkpoint({"secret": "the cake is a lie"})
         run.complete("meet me at midnight")
     raw = b"".join(path.read_bytes() for path in tmp_path.glob("store.db*"))
     for secret in (b"4111-1111", b"attack at dawn", b"ATTACK AT DAWN", b"cake", b"midnight"):
         assert secret not in raw
-    with Holdfast(live.url, codec=codec) as hf:
-        assert hf.get_intent("private")["result"] == "meet me at midnight"
+    with Stepfast(live.url, codec=codec) as sf:
+        assert sf.get_intent("private")["result"] == "meet me at midnight"
 
 
 def test_values_of_ones_own_types_pass_through_the_server(tmp_path: Path, start: Start) -> None:
     import dataclasses
 
-    from holdfast import TypeRegistry
+    from stepfast import TypeRegistry
 
     @dataclasses.dataclass
     class Order:
@@ -221,18 +221,18 @@ def test_values_of_ones_own_types_pass_through_the_server(tmp_path: Path, start:
     registry = TypeRegistry()
     registry.register(Order, name="tests.Order")
     live = start(f"sqlite:///{tmp_path / 'store.db'}")
-    with Holdfast(live.url, codec=Codec(registry=registry)) as hf, hf.run("typed") as run:
+    with Stepfast(live.url, codec=Codec(registry=registry)) as sf, sf.run("typed") as run:
         run.step(lambda: Order(7, ("a", "b")))
-    with Holdfast(live.url, codec=Codec(registry=registry)) as hf, hf.run("typed") as run:
+    with Stepfast(live.url, codec=Codec(registry=registry)) as sf, sf.run("typed") as run:
         assert run.step(lambda: Order(0, ())) == Order(7, ("a", "b"))
 
 
 def test_a_run_over_the_server_is_the_same_run_in_the_store(tmp_path: Path, start: Start) -> None:
     url = f"sqlite:///{tmp_path / 'store.db'}"
     live = start(url)
-    with Holdfast(live.url) as hf, hf.run("shared") as run:
+    with Stepfast(live.url) as sf, sf.run("shared") as run:
         assert run.step(max, 1, 2) == 2
-    with Holdfast(url) as direct:
+    with Stepfast(url) as direct:
         assert direct.get_intent("shared")["status"] == "COMPLETED"
         assert len(direct.steps("shared")) == 1
         found = direct.store.one(GetIntent(run_id="shared"))

@@ -7,13 +7,13 @@ import sys
 import time
 from typing import Any
 
-from holdfast import Holdfast, Run
+from stepfast import Run, Stepfast
 
 ADDRESS = "agent://acme/prod/pipeline"
 
 
 def main(url: str, effects: str, steps: int, pause: float, key: str | None) -> None:
-    hf = Holdfast(url, api_key=key)
+    sf = Stepfast(url, api_key=key)
     log = os.open(effects, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def effect(name: str, number: int) -> int:
@@ -21,13 +21,13 @@ def main(url: str, effects: str, steps: int, pause: float, key: str | None) -> N
         time.sleep(pause)
         return number
 
-    @hf.worker(ADDRESS, concurrency=16)
+    @sf.worker(ADDRESS, concurrency=16)
     def pipeline(run: Run, payload: Any) -> int:
         return sum(run.step(effect, payload["name"], number) for number in range(steps))
 
     print("ready", flush=True)
     pipeline.run()
-    hf.close()
+    sf.close()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any, NoReturn
 
-from holdfast import Holdfast, HoldfastError, Suspended
+from stepfast import Stepfast, StepfastError, Suspended
 
 URL = FOLDER = ""
 
@@ -30,7 +30,7 @@ def hang() -> NoReturn:
 
 
 def effect(name: str) -> str:
-    """A durable line in the file that `holdfast.testing.Effects` reads (whose import would take longer)."""
+    """A durable line in the file that `stepfast.testing.Effects` reads (whose import would take longer)."""
     fd = os.open(f"{FOLDER}/effects", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(fd, f"{name}\n".encode())
     os.fsync(fd)
@@ -50,36 +50,36 @@ def effect_then_hang(name: str, *_more: Any) -> NoReturn:
 
 def leave_in_doubt(run_id: str, policy: Any, *args: Any) -> None:
     """Do a one-shot, and be killed before it is confirmed."""
-    with Holdfast(URL) as hf, hf.run(run_id) as run:
+    with Stepfast(URL) as sf, sf.run(run_id) as run:
         run.step(effect, "before")
         run.once(effect_then_hang, "pay", *args, on_in_doubt=policy)
 
 
 def go_on_after_doubt(run_id: str, policy: Any, *args: Any) -> None:
     """The same run again, in a process that gives itself up while a person thinks."""
-    with Holdfast(URL) as hf:
+    with Stepfast(URL) as sf:
         try:
-            with hf.run(run_id, on_wait="suspend") as run:
+            with sf.run(run_id, on_wait="suspend") as run:
                 run.step(effect, "before")
                 said = run.once(effect, "pay", *args, on_in_doubt=policy, name="effect_then_hang")
                 run.step(effect, "after")
                 run.complete(said)
         except Suspended as suspended:
             say("suspended", suspended.decisions)
-        except HoldfastError as error:
+        except StepfastError as error:
             say("failed", [type(error).__name__, str(error)])
         else:
             say("completed", said)
 
 
 def answer(run_id: str, outcome: str, more: dict[str, Any]) -> None:
-    with Holdfast(URL) as hf:
-        hf.answer(run_id, outcome, **more)
+    with Stepfast(URL) as sf:
+        sf.answer(run_id, outcome, **more)
     say("answered")
 
 
 def ask(run_id: str) -> None:
-    with Holdfast(URL) as hf, hf.run(run_id) as run:
+    with Stepfast(URL) as sf, sf.run(run_id) as run:
         say("asking")
         said = run.ask("Deploy?")
         run.complete([said.outcome, said.actor])
@@ -88,15 +88,15 @@ def ask(run_id: str) -> None:
 def hold(run_id: str, options: dict[str, Any]) -> None:
     """Hold a run open; go on with it when told, and say how that went."""
     lease_seconds = options.pop("lease_seconds", 30.0)
-    with Holdfast(URL, lease_seconds=lease_seconds) as hf:
+    with Stepfast(URL, lease_seconds=lease_seconds) as sf:
         try:
-            with hf.run(run_id, **options) as run:
+            with sf.run(run_id, **options) as run:
                 run.step(effect, "first")
                 say("holding", run.attempt)
                 hear()
                 run.step(effect, "second")
                 hear()
-        except HoldfastError as error:
+        except StepfastError as error:
             say("stopped", [type(error).__name__, str(error)])
         else:
             say("done")
@@ -104,13 +104,13 @@ def hold(run_id: str, options: dict[str, Any]) -> None:
 
 def hold_once(run_id: str) -> None:
     """Hold a run open; then try a one-shot, which a fenced worker must not even begin."""
-    with Holdfast(URL) as hf:
+    with Stepfast(URL) as sf:
         try:
-            with hf.run(run_id) as run:
+            with sf.run(run_id) as run:
                 say("holding", run.attempt)
                 hear()
                 run.once(effect, "pay")
-        except HoldfastError as error:
+        except StepfastError as error:
             say("stopped", [type(error).__name__, str(error)])
         else:
             say("done")
@@ -118,12 +118,12 @@ def hold_once(run_id: str) -> None:
 
 def crash_at(run_id: str, dies: bool) -> None:
     """Two steps, and the second one is where every delivery dies while ``dies``."""
-    with Holdfast(URL) as hf:
+    with Stepfast(URL) as sf:
         try:
-            with hf.run(run_id) as run:
+            with sf.run(run_id) as run:
                 run.step(effect, "first")
                 run.step(effect_then_hang if dies else effect, "second", name="second")
-        except HoldfastError as error:
+        except StepfastError as error:
             say("stopped", [type(error).__name__, str(error)])
         else:
             say("done")
@@ -134,19 +134,19 @@ def crash_at(run_id: str, dies: bool) -> None:
 
 def acknowledge(run_id: str) -> None:
     """Work as fast as possible, and say each thing as soon as the call that made it has returned."""
-    with Holdfast(URL) as hf, hf.run(run_id, max_delivery_attempts=100) as run:
+    with Stepfast(URL) as sf, sf.run(run_id, max_delivery_attempts=100) as run:
         say("begun", run.attempt)
         for number in range(10_000):
             say("acked", ["step", run.step(str, number, key=f"step-{number}")])
             say("acked", ["once", run.once(str, number, key=f"once-{number}", on_in_doubt="retry")])
             say("acked", ["checkpoint", run.checkpoint({"n": number}, key=f"checkpoint-{number}", keep=10_000)])
             sent = {"intent_type": "t", "to_agent": "nobody", "payload": number}
-            say("acked", ["intent", hf.send_intent(sent, idempotency_key=f"{run_id}-{number}")])
+            say("acked", ["intent", sf.send_intent(sent, idempotency_key=f"{run_id}-{number}")])
             say("acked", ["items", list(run.map(str, [number], key=f"map-{number}"))])
 
 
 def five_steps(run_id: str, dies_at: int) -> None:
-    with Holdfast(URL) as hf, hf.run(run_id) as run:
+    with Stepfast(URL) as sf, sf.run(run_id) as run:
         told = []
         for number in range(1, 6):
             function = effect_then_hang if number == dies_at else effect
@@ -157,7 +157,7 @@ def five_steps(run_id: str, dies_at: int) -> None:
 
 def once_stopped_at(run_id: str, failpoint: str) -> None:
     """Come to stand at a failpoint, or at none."""
-    from holdfast import _failpoints
+    from stepfast import _failpoints
 
     def stand_still(name: str) -> None:
         if name == failpoint:
@@ -165,9 +165,9 @@ def once_stopped_at(run_id: str, failpoint: str) -> None:
             hang()
 
     _failpoints.install(stand_still)
-    with Holdfast(URL) as hf:
+    with Stepfast(URL) as sf:
         try:
-            with hf.run(run_id, on_wait="suspend") as run:
+            with sf.run(run_id, on_wait="suspend") as run:
                 run.complete(run.once(effect, "pay"))
         except Suspended:
             say("suspended")
@@ -176,12 +176,12 @@ def once_stopped_at(run_id: str, failpoint: str) -> None:
 
 
 def compete(run_id: str) -> None:
-    with Holdfast(URL) as hf:
+    with Stepfast(URL) as sf:
         say("ready")
         hear()
         try:
-            run = hf.run(run_id)
-        except HoldfastError as error:
+            run = sf.run(run_id)
+        except StepfastError as error:
             say("lost", type(error).__name__)
             return
         say("won", run.attempt)
@@ -192,33 +192,33 @@ def compete(run_id: str) -> None:
 
 def end_it(run_id: str, status: str) -> None:
     """End an intent as one of many who want to, and tell the ending that came of it."""
-    with Holdfast(URL) as hf:
+    with Stepfast(URL) as sf:
         say("ready")
         hear()
         try:
-            hf.resolve_intent(run_id, status, result=status, reason=f"said {status}")
-            say("won", hf.wait_for(run_id, timeout=60))
-        except HoldfastError as error:
-            say("lost", [type(error).__name__, hf.wait_for(run_id, timeout=60)])
+            sf.resolve_intent(run_id, status, result=status, reason=f"said {status}")
+            say("won", sf.wait_for(run_id, timeout=60))
+        except StepfastError as error:
+            say("lost", [type(error).__name__, sf.wait_for(run_id, timeout=60)])
 
 
 def make_history(run_id: str) -> None:
     """Events of all kinds, until killed."""
-    with Holdfast(URL) as hf, hf.run(run_id, max_delivery_attempts=100) as run:
+    with Stepfast(URL) as sf, sf.run(run_id, max_delivery_attempts=100) as run:
         say("begun")
         while True:
             run.step(str, 1)
             run.rewind()
-            run.ask("Go on?", key=str(hf.get_intent(run_id)["seq"]), expires_in=0.0001, default="approved")
+            run.ask("Go on?", key=str(sf.get_intent(run_id)["seq"]), expires_in=0.0001, default="approved")
 
 
 def send(body: dict[str, Any], key: str) -> None:
-    with Holdfast(URL) as hf:
+    with Stepfast(URL) as sf:
         say("ready")
         hear()
         try:
-            sent = hf.send_intent(body, idempotency_key=key)
-        except HoldfastError as error:
+            sent = sf.send_intent(body, idempotency_key=key)
+        except StepfastError as error:
             say("refused", type(error).__name__)
         else:
             say("sent", sent)
@@ -226,7 +226,7 @@ def send(body: dict[str, Any], key: str) -> None:
 
 
 def checkpoint_and_hang(run_id: str, watched: str) -> None:
-    with Holdfast(URL) as hf, hf.run(run_id) as run:
+    with Stepfast(URL) as sf, sf.run(run_id) as run:
         run.step(effect, "first")
         run.checkpoint({"cursor": 1}, resources=[watched] if watched else [])
         run.step(effect, "second")
@@ -248,52 +248,52 @@ def fork(work: Any) -> None:
 
 
 def fork_sync() -> None:
-    with Holdfast(URL) as hf:
-        with hf.run("before") as run:
+    with Stepfast(URL) as sf:
+        with sf.run("before") as run:
             run.step(effect, "before")
 
         def in_child() -> None:
-            with hf.run("child") as run:
+            with sf.run("child") as run:
                 done = run.step(str, "done in the child")
-            say("child", [done, hf.wait_for("child", timeout=0)["status"]])
+            say("child", [done, sf.wait_for("child", timeout=0)["status"]])
 
         fork(in_child)
-        with hf.run("parent") as run:
+        with sf.run("parent") as run:
             done = run.step(str, "done in the parent")
-        say("parent", [done, *(hf.wait_for(name, timeout=0)["status"] for name in ("parent", "child"))])
+        say("parent", [done, *(sf.wait_for(name, timeout=0)["status"] for name in ("parent", "child"))])
 
 
 def fork_async() -> None:
     import asyncio
 
-    from holdfast import AsyncHoldfast
+    from stepfast import AsyncStepfast
 
-    hf = AsyncHoldfast(URL)
+    sf = AsyncStepfast(URL)
 
     async def work(name: str) -> Any:
-        async with hf.run(name) as run:
+        async with sf.run(name) as run:
             return await run.step(str, f"done in the {name}")
 
     async def status(name: str) -> Any:
-        return (await hf.wait_for(name, timeout=0))["status"]
+        return (await sf.wait_for(name, timeout=0))["status"]
 
     asyncio.run(work("before"))
     fork(lambda: say("child", [asyncio.run(work("child")), asyncio.run(status("child"))]))
     say("parent", [asyncio.run(work("parent")), asyncio.run(status("parent")), asyncio.run(status("child"))])
-    asyncio.run(hf.close())
+    asyncio.run(sf.close())
 
 
 def fork_and_outlive() -> None:
     """A child with a run of its own, forked while its parent holds one: whose lease does it renew?"""
     import threading
 
-    hf = Holdfast(URL, lease_seconds=1)
-    held = hf.run("of the parent")
+    sf = Stepfast(URL, lease_seconds=1)
+    held = sf.run("of the parent")
 
     def in_child() -> None:
         renewed: set[str] = set()
         beaten = threading.Semaphore(0)
-        one = hf.store.one
+        one = sf.store.one
         names = {held.intent_id: "of the parent"}
 
         def watched(op: Any, **options: Any) -> Any:
@@ -301,16 +301,16 @@ def fork_and_outlive() -> None:
             beaten.release()
             return one(op, **options)
 
-        with hf.run("of the child") as run:
+        with sf.run("of the child") as run:
             names[run.intent_id] = "of the child"
-            hf.store.one = watched  # type: ignore[method-assign]
+            sf.store.one = watched  # type: ignore[method-assign]
             for _ in range(3):
                 assert beaten.acquire(timeout=30)
         say("renewed", sorted(renewed))
 
     fork(in_child)
     held.__exit__(None, None, None)
-    hf.close()
+    sf.close()
 
 
 def start(function: str, url: str, folder: str, arguments: list[Any]) -> None:

@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from holdfast import AsyncHoldfast, Holdfast, Run, Scope, _failpoints
-from holdfast.deciding import current_frame
+from stepfast import AsyncStepfast, Run, Scope, Stepfast, _failpoints
+from stepfast.deciding import current_frame
 
 LEASE_SECONDS = 30.0
 
@@ -66,7 +66,7 @@ class Blocking:
         def call(*args: Any, **kwargs: Any) -> Any:
             result = found(*args, **kwargs)
             shown = Blocking(result) if isinstance(result, Run | Scope) else result
-            if isinstance(self.inner, Holdfast):
+            if isinstance(self.inner, Stepfast):
                 awaited = name not in _NOT_AWAITED_OF_A_CLIENT and not name.startswith("_")
             else:
                 awaited = name in _AWAITED_OF_A_RUN
@@ -115,7 +115,7 @@ def drive(scenario: Coroutine[Any, Any, None]) -> None:
 
 
 def both(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Make a test of a scenario, once over Holdfast and once over AsyncHoldfast: see the fixture ``way``."""
+    """Make a test of a scenario, once over Stepfast and once over AsyncStepfast: see the fixture ``way``."""
 
     @functools.wraps(test)
     def run(way: Way, **fixtures: Any) -> None:
@@ -133,14 +133,14 @@ class Way:
     def __init__(self, name: str, folder: Path) -> None:
         self.blocks = name == "sync"
         self.folder = folder
-        self.path = folder / "holdfast.db"
+        self.path = folder / "stepfast.db"
         self.url = f"sqlite:///{self.path}"
         self._clients: list[Any] = []
 
     def open(self, **options: Any) -> Any:
         """A client of the store, closed with the test. No power cut is tested here, so none is waited for."""
         options = {"durability": "process", **options}
-        made = (Holdfast if self.blocks else AsyncHoldfast)(self.url, **options)
+        made = (Stepfast if self.blocks else AsyncStepfast)(self.url, **options)
         self._clients.append(made)
         return Blocking(made) if self.blocks else made
 
@@ -158,20 +158,20 @@ class Way:
         return call
 
     @contextlib.asynccontextmanager
-    async def crashing(self, hf: Any, run_id: str, **options: Any) -> AsyncIterator[Any]:
+    async def crashing(self, sf: Any, run_id: str, **options: Any) -> AsyncIterator[Any]:
         """Open a run and lose it without a word, as a crash would: it is neither finished nor handed back."""
-        opened = await hf.run(run_id, **{"max_delivery_attempts": 100, **options})
+        opened = await sf.run(run_id, **{"max_delivery_attempts": 100, **options})
         try:
             yield opened
         except Crash:
             pass
-        self.lose(hf, opened)
+        self.lose(sf, opened)
 
-    def lose(self, hf: Any, run: Any) -> None:
+    def lose(self, sf: Any, run: Any) -> None:
         """The process that holds this run is gone, and its lease has run out."""
-        hf._core.heart.discard(run._session)
+        sf._core.heart.discard(run._session)
         current_frame.set(None)
-        hf.store.clock.advance(LEASE_SECONDS + 1)
+        sf.store.clock.advance(LEASE_SECONDS + 1)
 
     def __enter__(self) -> Way:
         return self
@@ -254,7 +254,7 @@ def in_thread(work: Callable[[], Any]) -> Iterator[None]:
 
 def answer_when_asked(url: str, run_id: str, *words: Any, **more: Any) -> None:
     """Another client that waits until a run waits, and answers it."""
-    with Holdfast(url) as other:
+    with Stepfast(url) as other:
         for event in other.observe(run_id):
             if event["event_type"] == "intent.waiting":
                 other.answer(run_id, *words, **more)

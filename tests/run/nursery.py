@@ -69,7 +69,7 @@ def tell_what_became_of(tellers: dict[int, int]) -> None:
 def give_birth(asked: list[Any], streams: list[int], not_theirs: list[int]) -> int:
     function, url, folder, arguments = asked
     if url.startswith("postgres"):
-        importlib.import_module("holdfast.stores.postgres")
+        importlib.import_module("stepfast.stores.postgres")
     pid = os.fork()
     if pid:
         return pid

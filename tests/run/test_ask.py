@@ -11,49 +11,49 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from stepfast import (
     AlreadyAnswered,
-    AsyncHoldfast,
+    AsyncStepfast,
     Diverged,
-    Holdfast,
     InvalidInput,
     NotFound,
     RunBusy,
     RunFailed,
+    Stepfast,
     Suspended,
 )
-from holdfast.ops import GetIntent, OpenIntent, Sweep
-from holdfast.testing import on_failpoint
+from stepfast.ops import GetIntent, OpenIntent, Sweep
+from stepfast.testing import on_failpoint
 from tests.run.kit import Boom, Calls, Spawn, Way, answer_when_asked, both, events_of, in_thread
 
 
 @both
 async def test_a_run_waits_for_its_answer_over_any_number_of_restarts(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     for _ in range(3):
         with pytest.raises(Suspended) as suspended:
-            async with hf.run("r", on_wait="suspend") as run:
+            async with sf.run("r", on_wait="suspend") as run:
                 await run.step(calls.build)
                 await run.ask("Deploy to production?")
-        assert suspended.value.intent_id == (await hf.get_intent("r"))["intent_id"]
-    intent = await hf.get_intent("r")
+        assert suspended.value.intent_id == (await sf.get_intent("r"))["intent_id"]
+    intent = await sf.get_intent("r")
     assert (intent["status"], intent["waiting_reason"]) == ("WAITING", "WAITING_FOR_HUMAN")
     assert (intent["delivery_attempt"], intent["lost_deliveries"]) == (1, 0)
-    await hf.answer("r", "approved", comment="go", actor="ann")
-    async with hf.run("r", on_wait="suspend") as run:
+    await sf.answer("r", "approved", comment="go", actor="ann")
+    async with sf.run("r", on_wait="suspend") as run:
         await run.step(calls.build)
         answer = await run.ask("Deploy to production?")
         assert answer
         assert (answer.outcome, answer.comment, answer.actor) == ("approved", "go", "ann")
         await run.step(calls.deploy)
     assert calls.names == ["build", "deploy"]
-    assert events_of(await hf.events("r"))[-5:] == ["waiting", "answered", "in_progress", "resume_checked", "completed"]
+    assert events_of(await sf.events("r"))[-5:] == ["waiting", "answered", "in_progress", "resume_checked", "completed"]
 
 
 @both
 async def test_a_run_waits_in_its_process_and_goes_on_when_answered(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with hf.run("r") as run:
+    sf = way.open()
+    async with sf.run("r") as run:
         with in_thread(lambda: answer_when_asked(way.url, "r", "rejected", value={"why": "no"})):
             answer = await run.ask("Deploy?")
         assert not answer
@@ -61,30 +61,30 @@ async def test_a_run_waits_in_its_process_and_goes_on_when_answered(way: Way, ca
         assert answer.value == {"why": "no"}
         assert run.attempt == 2
         await run.step(calls.clean_up)
-    assert (await hf.get_intent("r"))["status"] == "COMPLETED"
+    assert (await sf.get_intent("r"))["status"] == "COMPLETED"
 
 
 def test_another_process_asks_and_another_answers(tmp_path: Path, spawn: Spawn) -> None:
-    url = f"sqlite:///{tmp_path}/holdfast.db"
+    url = f"sqlite:///{tmp_path}/stepfast.db"
     asker = spawn("ask", url, "r")
     asker.hear("asking")
-    with Holdfast(url) as hf:
-        for event in hf.observe("r"):
+    with Stepfast(url) as sf:
+        for event in sf.observe("r"):
             if event["event_type"] == "intent.waiting":
                 break
-        assert [d["question"] for d in hf.decisions()] == ["Deploy?"]
+        assert [d["question"] for d in sf.decisions()] == ["Deploy?"]
         asker.kill()
         spawn("answer", url, "r", "approved", {"actor": "ann"}).hear("answered")
         assert spawn("ask", url, "r").hear("asking") is None
-        assert hf.wait_for("r", timeout=60)["result"] == ["approved", "ann"]
-        assert hf.get_intent("r")["lost_deliveries"] == 0
+        assert sf.wait_for("r", timeout=60)["result"] == ["approved", "ann"]
+        assert sf.get_intent("r")["lost_deliveries"] == 0
 
 
 @both
 async def test_what_is_asked_is_listed_with_all_a_person_needs(way: Way) -> None:
-    hf = way.open()
+    sf = way.open()
     with pytest.raises(Suspended):
-        async with hf.run("r", on_wait="suspend", labels={"team": "etl"}) as run:
+        async with sf.run("r", on_wait="suspend", labels={"team": "etl"}) as run:
             await run.ask(
                 "Which size?",
                 outcomes=["small", "large"],
@@ -93,7 +93,7 @@ async def test_what_is_asked_is_listed_with_all_a_person_needs(way: Way) -> None
                 expires_in=3600,
                 default="small",
             )
-    [asked] = await hf.decisions()
+    [asked] = await sf.decisions()
     assert asked["kind"] == "ask"
     assert asked["question"] == "Which size?"
     assert asked["evidence"] == {"rows": 12}
@@ -102,125 +102,125 @@ async def test_what_is_asked_is_listed_with_all_a_person_needs(way: Way) -> None
     assert asked["default"] == "small"
     assert asked["run_id"] == "r"
     assert asked["asked_at"] < asked["expires_at"]
-    assert (await hf.describe("r"))["decisions"] == [asked]
+    assert (await sf.describe("r"))["decisions"] == [asked]
 
 
 @both
 async def test_only_an_allowed_outcome_and_a_wanted_comment_are_taken(way: Way) -> None:
-    hf = way.open()
+    sf = way.open()
     with pytest.raises(Suspended):
-        async with hf.run("r", on_wait="suspend") as run:
+        async with sf.run("r", on_wait="suspend") as run:
             await run.ask("Which size?", outcomes=("small", "large"), comment_required=True)
     with pytest.raises(InvalidInput, match="small, large"):
-        await hf.answer("r", "huge", comment="because")
+        await sf.answer("r", "huge", comment="because")
     with pytest.raises(InvalidInput, match="comment"):
-        await hf.answer("r", "large")
-    assert len(await hf.decisions("r")) == 1
-    await hf.answer("r", "large", comment="because")
-    async with hf.run("r") as run:
+        await sf.answer("r", "large")
+    assert len(await sf.decisions("r")) == 1
+    await sf.answer("r", "large", comment="because")
+    async with sf.run("r") as run:
         answer = await run.ask("Which size?", outcomes=("small", "large"), comment_required=True)
         assert (answer.outcome, answer.comment, bool(answer)) == ("large", "because", False)
 
 
 @both
 async def test_the_first_answer_stands(way: Way) -> None:
-    hf = way.open()
+    sf = way.open()
     with pytest.raises(Suspended) as asked:
-        async with hf.run("r", on_wait="suspend") as run:
+        async with sf.run("r", on_wait="suspend") as run:
             await run.ask("Deploy?")
     key = asked.value.decisions[0]
-    await hf.answer("r", "approved", key, actor="ann")
-    await hf.answer("r", "approved", key, actor="ann")
+    await sf.answer("r", "approved", key, actor="ann")
+    await sf.answer("r", "approved", key, actor="ann")
     with pytest.raises(AlreadyAnswered, match="ann"):
-        await hf.answer("r", "rejected", key, actor="bob")
+        await sf.answer("r", "rejected", key, actor="bob")
     with pytest.raises(NotFound):
-        await hf.answer("r", "approved", "ask:no-such-key")
-    async with hf.run("r") as run:
+        await sf.answer("r", "approved", "ask:no-such-key")
+    async with sf.run("r") as run:
         assert await run.ask("Deploy?")
 
 
 @both
 async def test_an_answer_needs_a_key_where_a_run_waits_for_several(way: Way) -> None:
-    hf = way.open()
+    sf = way.open()
     for question in ("One?", "Two?"):
         with pytest.raises(Suspended):
-            async with hf.run("r", on_wait="suspend") as run:
+            async with sf.run("r", on_wait="suspend") as run:
                 await run.ask(question, key=question[:3])
         if question == "One?":
             # The run is let go on without an answer, to ask for a second thing.
-            await hf.answer("r", "approved")
-    assert [d["key"] for d in await hf.decisions("r")] == ["ask:Two"]
-    assert len(await hf.decisions("r", pending=False)) == 2
+            await sf.answer("r", "approved")
+    assert [d["key"] for d in await sf.decisions("r")] == ["ask:Two"]
+    assert len(await sf.decisions("r", pending=False)) == 2
 
 
 @pytest.mark.parametrize(("default", "outcome"), [("rejected", "rejected"), (None, "expired")])
 @both
 async def test_an_expired_question_takes_its_default(way: Way, default: str | None, outcome: str) -> None:
-    hf = way.open()
+    sf = way.open()
 
     async def body(run: Any) -> Any:
         return await run.ask("Deploy?", expires_in=60, default=default)
 
     with pytest.raises(Suspended):
-        async with hf.run("r", on_wait="suspend") as run:
+        async with sf.run("r", on_wait="suspend") as run:
             await body(run)
-    hf.store.clock.advance(61)
-    async with hf.run("r", on_wait="suspend") as run:
+    sf.store.clock.advance(61)
+    async with sf.run("r", on_wait="suspend") as run:
         answer = await body(run)
         assert (answer.outcome, answer.actor, bool(answer)) == (outcome, "expiry", False)
 
 
 @both
 async def test_a_run_that_waits_in_its_process_notices_the_expiry_itself(way: Way) -> None:
-    hf = way.open()
+    sf = way.open()
 
     def let_time_pass() -> None:
-        with Holdfast(way.url) as other:
+        with Stepfast(way.url) as other:
             for event in other.observe("r"):
                 if event["event_type"] == "intent.waiting":
-                    hf.store.clock.advance(61)
+                    sf.store.clock.advance(61)
                     return
 
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         with in_thread(let_time_pass):
             assert (await run.ask("Deploy?", expires_in=60, default="approved")).outcome == "approved"
 
 
 @both
 async def test_an_answer_counts_only_for_what_was_asked(way: Way) -> None:
-    hf = way.open()
+    sf = way.open()
     with pytest.raises(Suspended):
-        async with hf.run("r", on_wait="suspend") as run:
+        async with sf.run("r", on_wait="suspend") as run:
             await run.ask("Delete table users_old?", evidence={"rows": 12})
-    await hf.answer("r", "approved")
+    await sf.answer("r", "approved")
     with pytest.raises(Diverged, match="users_new"):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             await run.ask("Delete table users_new?", evidence={"rows": 12})
     with pytest.raises(Diverged, match="13"):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             await run.ask("Delete table users_old?", evidence={"rows": 13})
 
 
 @both
 async def test_suspension_passes_by_who_catches_exceptions(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     with pytest.raises(Suspended):
-        async with hf.run("r", on_wait="suspend") as run:
+        async with sf.run("r", on_wait="suspend") as run:
             try:
                 await run.ask("Deploy?")
             except Exception as error:
                 raise AssertionError("a framework's except Exception swallowed it") from error
     with pytest.raises(Suspended):
-        async with hf.run("r", on_wait="suspend") as run:
+        async with sf.run("r", on_wait="suspend") as run:
             raise AssertionError("still waiting")
     assert calls.made == []
 
 
 @both
 async def test_after_a_suspension_the_run_does_nothing_more(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     with pytest.raises(Suspended):
-        async with hf.run("r", on_wait="suspend") as run:
+        async with sf.run("r", on_wait="suspend") as run:
             with pytest.raises(Suspended):
                 await run.ask("Deploy?")
             # Somebody swallowed it after all.
@@ -231,12 +231,12 @@ async def test_after_a_suspension_the_run_does_nothing_more(way: Way, calls: Cal
             with pytest.raises(Suspended):
                 await run.checkpoint({})
     assert calls.made == []
-    assert (await hf.get_intent("r"))["status"] == "WAITING"
+    assert (await sf.get_intent("r"))["status"] == "WAITING"
 
 
 @both
 async def test_a_question_that_makes_no_sense_is_refused(way: Way) -> None:
-    hf = way.open()
+    sf = way.open()
     for wrong in (
         {"question": ""},
         {"question": "Deploy?", "outcomes": []},
@@ -244,42 +244,42 @@ async def test_a_question_that_makes_no_sense_is_refused(way: Way) -> None:
         {"question": "Deploy?", "expires_in": 60, "default": "perhaps"},
     ):
         with pytest.raises(InvalidInput):
-            async with hf.run("r") as run:
+            async with sf.run("r") as run:
                 await run.ask(**wrong)
-    assert await hf.decisions() == []
+    assert await sf.decisions() == []
 
 
 @both
 async def test_a_run_that_is_ended_while_it_waits_says_so(way: Way) -> None:
-    hf = way.open()
+    sf = way.open()
 
     def cancel_when_asked() -> None:
-        with Holdfast(way.url) as other:
+        with Stepfast(way.url) as other:
             for event in other.observe("r"):
                 if event["event_type"] == "intent.waiting":
                     other.cancel("r", reason="not needed")
                     return
 
     with pytest.raises(RunFailed, match=r"CANCELED.*not needed"):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             with in_thread(cancel_when_asked):
                 await run.ask("Deploy?")
 
 
 @both
 async def test_a_deadline_holds_for_a_run_that_waits(way: Way) -> None:
-    hf = way.open()
+    sf = way.open()
     with pytest.raises(Suspended):
-        async with hf.run("r", on_wait="suspend", ttl_seconds=3600) as run:
+        async with sf.run("r", on_wait="suspend", ttl_seconds=3600) as run:
             await run.ask("Deploy?")
-    hf.store.clock.advance(3601)
+    sf.store.clock.advance(3601)
     with pytest.raises(RunFailed, match="TIMED_OUT"):
-        await hf.run("r", on_wait="suspend")
+        await sf.run("r", on_wait="suspend")
 
 
 @both
 async def test_questions_replay_in_a_completed_run(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
 
     async def body(run: Any) -> None:
         answer = await run.ask("Deploy?", expires_in=60, default="approved")
@@ -287,11 +287,11 @@ async def test_questions_replay_in_a_completed_run(way: Way, calls: Calls) -> No
         await run.step(calls.deploy)
 
     with pytest.raises(Suspended):
-        async with hf.run("r", on_wait="suspend") as run:
+        async with sf.run("r", on_wait="suspend") as run:
             await body(run)
-    await hf.answer("r", "approved")
+    await sf.answer("r", "approved")
     for _ in range(2):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             await body(run)
     assert calls.names == ["deploy"]
 
@@ -306,11 +306,11 @@ def test_what_another_process_did_in_between_is_not_done_again(tmp_path: Path, a
         run.ask("Deploy?")
         run.step(done.append, "deployed")
 
-    def wait_in_the_process(slow: Holdfast) -> None:
+    def wait_in_the_process(slow: Stepfast) -> None:
         with slow.run("r") as run:
             body(run)
 
-    with Holdfast(tmp_path / "holdfast.db") as quick, Holdfast(tmp_path / "holdfast.db") as slow:
+    with Stepfast(tmp_path / "stepfast.db") as quick, Stepfast(tmp_path / "stepfast.db") as slow:
         if asker == "quick":
             with pytest.raises(Suspended), quick.run("r", on_wait="suspend") as run:
                 body(run)
@@ -337,7 +337,7 @@ def test_what_another_process_did_in_between_is_not_done_again(tmp_path: Path, a
 
 def test_a_process_that_comes_too_late_leaves_the_run_to_who_was_quicker(tmp_path: Path) -> None:
     quick_has_it = threading.Event()
-    with Holdfast(tmp_path / "holdfast.db") as quick, Holdfast(tmp_path / "holdfast.db") as slow:
+    with Stepfast(tmp_path / "stepfast.db") as quick, Stepfast(tmp_path / "stepfast.db") as slow:
         execute, looking = slow.store.execute, threading.Event()
 
         def held_up(ops: Any, **options: Any) -> Any:
@@ -378,9 +378,9 @@ def test_a_question_does_not_stop_a_branch_that_is_at_work(tmp_path: Path) -> No
     def branch(run: Any) -> list[str]:
         return [run.step(slow, "one"), run.step(slow, "two")]
 
-    with Holdfast(tmp_path / "holdfast.db") as hf, hf.run("r") as run, ThreadPoolExecutor(2) as pool:
+    with Stepfast(tmp_path / "stepfast.db") as sf, sf.run("r") as run, ThreadPoolExecutor(2) as pool:
         working = pool.submit(branch, run)
-        answering = pool.submit(answer_while_held, hf.url, "r", go_on)
+        answering = pool.submit(answer_while_held, sf.url, "r", go_on)
         with on_failpoint("ask.asked", asked.set):
             assert run.ask("Deploy?")
         assert working.result(30) == ["one", "two"]
@@ -391,7 +391,7 @@ def test_a_question_does_not_stop_a_branch_that_is_at_work(tmp_path: Path) -> No
 
 def answer_while_held(url: str, run_id: str, when: threading.Event) -> None:
     when.wait(30)
-    with Holdfast(url) as other:
+    with Stepfast(url) as other:
         for event in other.observe(run_id):
             if event["event_type"] == "intent.human_task_assigned":
                 other.answer(run_id, "approved")
@@ -407,9 +407,9 @@ def test_a_branch_between_two_steps_outlives_another_branch_s_question(tmp_path:
         waiting.wait(30)
         run.step(done.append, "beside")
 
-    with Holdfast(tmp_path / "holdfast.db") as hf, hf.run("r") as run, ThreadPoolExecutor(2) as pool:
+    with Stepfast(tmp_path / "stepfast.db") as sf, sf.run("r") as run, ThreadPoolExecutor(2) as pool:
         working = pool.submit(branch, run)
-        answering = pool.submit(answer_when_asked, hf.url, "r", "approved")
+        answering = pool.submit(answer_when_asked, sf.url, "r", "approved")
         with on_failpoint("ask.suspended", waiting.set):
             assert run.ask("Deploy?")
         working.result(30)
@@ -430,28 +430,28 @@ def test_a_run_waits_when_all_its_branches_wait(tmp_path: Path, on_wait: Any) ->
             return str(scope.step(ask))
 
     def both_answered() -> None:
-        with Holdfast(tmp_path / "holdfast.db") as other:
+        with Stepfast(tmp_path / "stepfast.db") as other:
             for event in other.observe("r"):
                 if event["event_type"] == "intent.waiting":
                     break
             for decision in other.decisions("r"):
                 other.answer("r", "approved", decision["key"])
 
-    with Holdfast(tmp_path / "holdfast.db") as hf:
+    with Stepfast(tmp_path / "stepfast.db") as sf:
         if on_wait == "suspend":
-            with pytest.raises(Suspended), hf.run("r", on_wait=on_wait) as run, ThreadPoolExecutor(2) as pool:
+            with pytest.raises(Suspended), sf.run("r", on_wait=on_wait) as run, ThreadPoolExecutor(2) as pool:
                 for future in [pool.submit(branch, run, name) for name in ("a", "b")]:
                     future.result(30)
-            assert hf.get_intent("r")["status"] == "WAITING"
+            assert sf.get_intent("r")["status"] == "WAITING"
             with pytest.raises(InvalidInput, match="waits for several decisions"):
-                hf.answer("r", "approved")
-            for decision in hf.decisions("r"):
-                hf.answer("r", "approved", decision["key"])
-            with hf.run("r") as run, ThreadPoolExecutor(2) as pool:
+                sf.answer("r", "approved")
+            for decision in sf.decisions("r"):
+                sf.answer("r", "approved", decision["key"])
+            with sf.run("r") as run, ThreadPoolExecutor(2) as pool:
                 futures = [pool.submit(branch, run, name) for name in ("a", "b")]
                 assert [f.result(30) for f in futures] == ["approved", "approved"]
         else:
-            with hf.run("r") as run, ThreadPoolExecutor(3) as pool:
+            with sf.run("r") as run, ThreadPoolExecutor(3) as pool:
                 pool.submit(both_answered)
                 futures = [pool.submit(branch, run, name) for name in ("a", "b")]
                 assert [f.result(30) for f in futures] == ["approved", "approved"]
@@ -472,10 +472,10 @@ async def test_a_question_does_not_stop_a_task_that_is_at_work(tmp_path: Path) -
         return [await run.step(slow, "one"), await run.step(slow, "two")]
 
     loop = asyncio.get_running_loop()
-    async with AsyncHoldfast(tmp_path / "holdfast.db") as hf, hf.run("r") as run:
+    async with AsyncStepfast(tmp_path / "stepfast.db") as sf, sf.run("r") as run:
         working = asyncio.create_task(branch(run))
         await asyncio.sleep(0)
-        answering = asyncio.to_thread(answer_when_asked, hf.url, "r", "approved")
+        answering = asyncio.to_thread(answer_when_asked, sf.url, "r", "approved")
         with on_failpoint("ask.asked", lambda: loop.call_soon_threadsafe(asked.set)):
             answer, _ = await asyncio.gather(run.ask("Deploy?"), answering)
         assert answer

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Check, Codec, Damaged, HoldfastError, KeyRing, KeyUnavailable, Suspended
+from stepfast import Check, Codec, Damaged, KeyRing, KeyUnavailable, StepfastError, Suspended
+from stepfast.stored_names import RUN_TYPE
 from tests.run.kit import Boom, Calls, Crash, Way, both, collect
 
 RING = {"k1": bytes(range(32))}
@@ -21,12 +22,12 @@ def ring(**options: Any) -> Codec:
 
 
 def bytes_of(folder: Path) -> bytes:
-    return b"".join(path.read_bytes() for path in sorted(folder.glob("holdfast.db*")))
+    return b"".join(path.read_bytes() for path in sorted(folder.glob("stepfast.db*")))
 
 
 @both
 async def test_nothing_of_a_run_stands_in_its_files_in_plain_text(way: Way, calls: Calls) -> None:
-    hf = way.open(codec=ring(), checks={"good": lambda **_: True})
+    sf = way.open(codec=ring(), checks={"good": lambda **_: True})
     canaries: list[str] = []
 
     def secret(what: str) -> str:
@@ -50,56 +51,56 @@ async def test_nothing_of_a_run_stands_in_its_files_in_plain_text(way: Way, call
         await run.once(calls.raising("doubt", Crash()), secret("doubt-argument"))
 
     with pytest.raises(Suspended):
-        async with hf.run("r", payload={"p": secret("payload")}, on_wait="suspend") as run:
+        async with sf.run("r", payload={"p": secret("payload")}, on_wait="suspend") as run:
             await body(run)
-    await hf.answer("r", "approved", value=secret("answer"), comment=secret("comment"))
-    crashed = await hf.run("r", payload={"p": "canary-payload"})
+    await sf.answer("r", "approved", value=secret("answer"), comment=secret("comment"))
+    crashed = await sf.run("r", payload={"p": "canary-payload"})
     with pytest.raises(Crash):
         await body(crashed)
-    way.lose(hf, crashed)
+    way.lose(sf, crashed)
     with pytest.raises(Suspended):
-        await hf.run("r", on_wait="suspend")
-    [decision] = await hf.decisions("r")
+        await sf.run("r", on_wait="suspend")
+    [decision] = await sf.decisions("r")
     assert "canary-doubt-argument" in decision["evidence"]["arguments"]
-    await hf.answer("r", "done", value=secret("doubt-result"), comment=secret("doubt-comment"))
+    await sf.answer("r", "done", value=secret("doubt-result"), comment=secret("doubt-comment"))
 
     def where_it_broke() -> None:
         canary_in_the_source = secret("raised")  # its name and this line stand in the traceback
         raise Boom(canary_in_the_source)
 
     with pytest.raises(Boom):
-        async with hf.run("r"):
+        async with sf.run("r"):
             where_it_broke()
-    told = (await hf.events("r"))[-1]
+    told = (await sf.events("r"))[-1]
     assert told["data"]["message"] == "canary-raised"
     assert told["details"]["reason"] == "Boom"
     with pytest.raises(Boom):
-        async with hf.run("r", on_error="fail"):
+        async with sf.run("r", on_error="fail"):
             where_it_broke()
-    assert (await hf.get_intent("r"))["error"]["message"] == "canary-raised"
-    async with hf.run("r", on_failed="revive") as run:
+    assert (await sf.get_intent("r"))["error"]["message"] == "canary-raised"
+    async with sf.run("r", on_failed="revive") as run:
         run.complete(secret("run-result"))
-    sent = await hf.send_intent({"intent_type": "t", "to_agent": "a", "payload": secret("sent")})
-    assert (await hf.get_intent(sent))["payload"] == "canary-sent"
+    sent = await sf.send_intent({"intent_type": "t", "to_agent": "a", "payload": secret("sent")})
+    assert (await sf.get_intent(sent))["payload"] == "canary-sent"
     assert len(set(canaries)) > 20
     stored = bytes_of(way.folder)
     found = [canary for canary in {*canaries, "canary_in_the_source", "where_it_broke"} if canary.encode() in stored]
     assert found == []
     # The search itself is sound: a name that is not a value does stand there.
-    assert b"holdfast.run.v1" in stored
+    assert RUN_TYPE.encode() in stored
 
 
 @both
 async def test_without_the_key_a_run_is_not_served_and_with_it_goes_on(way: Way, calls: Calls) -> None:
-    hf = way.open(codec=ring())
-    async with way.crashing(hf, "r") as run:
+    sf = way.open(codec=ring())
+    async with way.crashing(sf, "r") as run:
         await run.step(calls.a, "secret")
         await run.checkpoint({"n": 1})
     for codec in (Codec(), Codec(keyring=KeyRing({"k2": os.urandom(32)}))):
-        stranger = way.open(codec=codec, clock=hf.store.clock)
+        stranger = way.open(codec=codec, clock=sf.store.clock)
         with pytest.raises(KeyUnavailable, match="k1"):
             await stranger.run("r")
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert run.restored == {"n": 1}
         assert await run.step(calls.a, "secret") == ["a", "secret"]
     assert calls.names == ["a"]
@@ -107,15 +108,15 @@ async def test_without_the_key_a_run_is_not_served_and_with_it_goes_on(way: Way,
 
 @both
 async def test_keys_are_rotated_under_a_run(way: Way, calls: Calls) -> None:
-    hf = way.open(codec=ring())
-    async with way.crashing(hf, "r") as run:
+    sf = way.open(codec=ring())
+    async with way.crashing(sf, "r") as run:
         await run.step(calls.a)
     newer = KeyRing({**RING, "k2": os.urandom(32)}, active="k2")
-    hf = way.open(codec=Codec(keyring=newer), clock=hf.store.clock)
-    async with way.crashing(hf, "r") as run:
+    sf = way.open(codec=Codec(keyring=newer), clock=sf.store.clock)
+    async with way.crashing(sf, "r") as run:
         await run.step(calls.a)
         await run.step(calls.b)
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         await run.step(calls.a)
         await run.step(calls.b)
     assert calls.names == ["a", "b"]
@@ -123,15 +124,15 @@ async def test_keys_are_rotated_under_a_run(way: Way, calls: Calls) -> None:
 
 @both
 async def test_rows_from_before_there_was_a_key_are_refused_unless_accepted(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with way.crashing(hf, "r") as run:
+    sf = way.open()
+    async with way.crashing(sf, "r") as run:
         await run.step(calls.a)
-    strict = way.open(codec=ring(), clock=hf.store.clock)
+    strict = way.open(codec=ring(), clock=sf.store.clock)
     opened = await strict.run("r")
     with pytest.raises(KeyUnavailable):
         await opened.step(calls.a)
     way.lose(strict, opened)
-    async with way.open(codec=ring(accept_plain=True), clock=hf.store.clock).run("r") as run:
+    async with way.open(codec=ring(accept_plain=True), clock=sf.store.clock).run("r") as run:
         assert await run.step(calls.a) == ["a"]
         await run.step(calls.b)
     assert calls.names == ["a", "b"]
@@ -139,8 +140,8 @@ async def test_rows_from_before_there_was_a_key_are_refused_unless_accepted(way:
 
 @both
 async def test_a_row_moved_to_another_place_is_not_taken_for_its_own(way: Way, calls: Calls) -> None:
-    hf = way.open(codec=ring())
-    async with way.crashing(hf, "r") as run:
+    sf = way.open(codec=ring())
+    async with way.crashing(sf, "r") as run:
         await run.step(calls.answering("a", lambda: "of a"), key="a")
         await run.step(calls.answering("b", lambda: "of b"), key="b")
     with closing(sqlite3.connect(way.path)) as store:
@@ -148,7 +149,7 @@ async def test_a_row_moved_to_another_place_is_not_taken_for_its_own(way: Way, c
         for key, other in (("a", "b"), ("b", "a")):
             store.execute("UPDATE steps SET result = ? WHERE key = ?", [rows[other], key])
         store.commit()
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         with pytest.raises(Damaged):
             await run.step(calls.a, key="a")
     assert calls.names == ["a", "b"]
@@ -158,19 +159,19 @@ async def test_a_row_moved_to_another_place_is_not_taken_for_its_own(way: Way, c
 async def test_the_key_ring_comes_from_the_environment(way: Way, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     import base64
 
-    monkeypatch.setenv("HOLDFAST_ENCRYPTION_KEYS", "k1:" + base64.b64encode(RING["k1"]).decode())
-    hf = way.open()
-    assert hf.codec.encrypts
-    async with hf.run("r") as run:
+    monkeypatch.setenv("STEPFAST_ENCRYPTION_KEYS", "k1:" + base64.b64encode(RING["k1"]).decode())
+    sf = way.open()
+    assert sf.codec.encrypts
+    async with sf.run("r") as run:
         await run.step(calls.a, "canary-argument")
     assert b"canary-argument" not in bytes_of(way.folder)
 
 
 @both
 async def test_a_changed_input_is_shown_to_who_has_the_key(way: Way, calls: Calls) -> None:
-    hf = way.open(codec=ring())
-    async with way.crashing(hf, "r") as run:
+    sf = way.open(codec=ring())
+    async with way.crashing(sf, "r") as run:
         await run.step(calls.a, "recorded-input")
-    async with way.crashing(hf, "r") as run:
-        with pytest.raises(HoldfastError, match=r"(?s)recorded-input.*other-input"):
+    async with way.crashing(sf, "r") as run:
+        with pytest.raises(StepfastError, match=r"(?s)recorded-input.*other-input"):
             await run.step(calls.a, "other-input")

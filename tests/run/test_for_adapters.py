@@ -7,8 +7,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast import Conflict, Diverged, Suspended
-from holdfast.ops import PutRecord
+from stepfast import Conflict, Diverged, Suspended
+from stepfast.ops import PutRecord
 from tests.run.kit import Calls, Way, both
 
 
@@ -18,8 +18,8 @@ class Lost(BaseException):
 
 @both
 async def test_a_shared_scope_is_the_same_however_often_it_is_opened(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with hf.run("r") as run:
+    sf = way.open()
+    async with sf.run("r") as run:
         for _ in range(2):
             scope = run.scope("tool", shared=True)
             await scope.step(calls.build, key="model:0")
@@ -29,8 +29,8 @@ async def test_a_shared_scope_is_the_same_however_often_it_is_opened(way: Way, c
 
 @both
 async def test_whether_a_step_is_recorded_is_told_without_running_it(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with hf.run("r") as run:
+    sf = way.open()
+    async with sf.run("r") as run:
         assert run.recorded("a") is None
         await run.step(calls.build, key="a")
         assert run.recorded("a") == "FINISHED"
@@ -39,32 +39,32 @@ async def test_whether_a_step_is_recorded_is_told_without_running_it(way: Way, c
 
 @both
 async def test_questions_put_ahead_all_wait_for_a_person_at_once(way: Way) -> None:
-    hf = way.open()
+    sf = way.open()
     with pytest.raises(Suspended):
-        async with hf.run("r", on_wait="suspend") as run:
+        async with sf.run("r", on_wait="suspend") as run:
             assert await run.pose("First?", key="1") is None
             assert await run.pose("Second?", key="2") is None
             await run.ask("First?", key="1")
-    assert {d["key"] for d in await hf.decisions("r")} == {"ask:1", "ask:2"}
-    await hf.answer("r", "approved", "ask:1")
-    await hf.answer("r", "rejected", "ask:2")
-    async with hf.run("r", on_wait="suspend") as run:
+    assert {d["key"] for d in await sf.decisions("r")} == {"ask:1", "ask:2"}
+    await sf.answer("r", "approved", "ask:1")
+    await sf.answer("r", "rejected", "ask:2")
+    async with sf.run("r", on_wait="suspend") as run:
         assert (await run.pose("First?", key="1")).outcome == "approved"
         assert (await run.ask("Second?", key="2")).outcome == "rejected"
 
 
 @both
 async def test_a_question_put_ahead_in_other_words_is_refused(way: Way) -> None:
-    hf = way.open()
+    sf = way.open()
     with pytest.raises(Diverged):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             await run.pose("First?", key="1")
             await run.pose("Another?", key="1")
 
 
 @both
 async def test_a_one_shot_left_open_is_settled_without_opening_the_run_again(way: Way) -> None:
-    hf = way.open()
+    sf = way.open()
     effects: list[str] = []
 
     def lost() -> None:
@@ -72,28 +72,28 @@ async def test_a_one_shot_left_open_is_settled_without_opening_the_run_again(way
         raise Lost
 
     with pytest.raises(Suspended):
-        async with hf.run("r", on_wait="suspend") as run:
+        async with sf.run("r", on_wait="suspend") as run:
             assert await run.settle() == 0
             with pytest.raises(Lost):
                 await run.once(lost, key="pay")
             await run.settle()
-    (asked,) = await hf.decisions("r")
+    (asked,) = await sf.decisions("r")
     assert asked["kind"] == "in_doubt"
-    await hf.answer("r", "done", value="paid")
-    async with hf.run("r", on_wait="suspend") as run:
+    await sf.answer("r", "done", value="paid")
+    async with sf.run("r", on_wait="suspend") as run:
         assert await run.once(lost, key="pay") == "paid"
     assert effects == ["paid"]
 
 
 @both
 async def test_a_value_is_recorded_together_with_operations_or_not_at_all(way: Way) -> None:
-    hf = way.open()
+    sf = way.open()
     put = PutRecord(kind="k", record_id="a", body=b"1", write_id="w1", expected=0)
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert await run.record("one", key="one", also=[put]) == "one"
         assert await run.record("other", key="one", also=[put]) == "one"
         with pytest.raises(Conflict):
             await run.record("two", key="two", also=[msgspec.structs.replace(put, write_id="w2", body=b"2")])
         assert run.recorded("two") is None
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert await run.record("again", key="one") == "one"

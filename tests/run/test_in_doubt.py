@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import AlreadyAnswered, Holdfast, InvalidInput, NotFound, RunFailed, Suspended
-from holdfast.testing import Effects
+from stepfast import AlreadyAnswered, InvalidInput, NotFound, RunFailed, Stepfast, Suspended
+from stepfast.stored_names import RUN_TYPE
+from stepfast.testing import Effects
 from tests.run.kit import Calls, Crash, Spawn, Way, both
 
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/holdfast.db"
+    return f"sqlite:///{tmp_path}/stepfast.db"
 
 
 def left_in_doubt(spawn: Spawn, url: str, policy: str = "ask", *args: Any) -> None:
@@ -28,12 +29,12 @@ def test_a_killed_one_shot_waits_for_a_person_with_its_evidence(spawn: Spawn, ur
     again = spawn("go_on_after_doubt", url, "r", "ask", "card 42", 100)
     assert again.hear("suspended") == ["in-doubt:once:effect_then_hang#1:0"]
     again.end()
-    with Holdfast(url) as hf:
-        shown = hf.describe("r")
+    with Stepfast(url) as sf:
+        shown = sf.describe("r")
         assert (shown["status"], shown["waiting_reason"]) == ("WAITING", "WAITING_FOR_HUMAN")
-        [decision] = hf.decisions()
+        [decision] = sf.decisions()
         assert shown["decisions"] == [decision]
-        journal = {step["key"]: step for step in hf.steps("r")}
+        journal = {step["key"]: step for step in sf.steps("r")}
     assert decision["kind"] == "in_doubt"
     assert decision["run_id"] == "r"
     assert decision["outcomes"] == ["done", "retry", "fail"]
@@ -66,9 +67,9 @@ def test_the_run_goes_on_as_another_process_answers(
     spawn("answer", url, "r", outcome, {**more, "actor": "ann"}).hear("answered")
     assert spawn("go_on_after_doubt", url, "r", "ask").hear("completed") == says
     assert Effects(tmp_path).lines() == effects
-    with Holdfast(url) as hf:
-        assert hf.wait_for("r", timeout=0)["result"] == says
-        assert hf.get_intent("r")["lost_deliveries"] == 1
+    with Stepfast(url) as sf:
+        assert sf.wait_for("r", timeout=0)["result"] == says
+        assert sf.get_intent("r")["lost_deliveries"] == 1
 
 
 def test_a_person_who_says_fail_ends_the_run(spawn: Spawn, url: str, tmp_path: Path) -> None:
@@ -78,37 +79,37 @@ def test_a_person_who_says_fail_ends_the_run(spawn: Spawn, url: str, tmp_path: P
     kind, text = spawn("go_on_after_doubt", url, "r", "ask").hear("failed")
     assert kind == "RunFailed"
     assert "ann decided to fail the run" in text
-    with Holdfast(url) as hf:
-        assert hf.wait_for("r", timeout=0)["status"] == "FAILED"
+    with Stepfast(url) as sf:
+        assert sf.wait_for("r", timeout=0)["status"] == "FAILED"
     assert Effects(tmp_path).lines() == ["before", "pay"]
 
 
 def test_a_revived_run_asks_again_about_what_a_person_let_fail(spawn: Spawn, url: str, tmp_path: Path) -> None:
     left_in_doubt(spawn, url)
     spawn("go_on_after_doubt", url, "r", "ask").hear("suspended")
-    with Holdfast(url) as hf:
-        hf.answer("r", "fail", actor="ann")
+    with Stepfast(url) as sf:
+        sf.answer("r", "fail", actor="ann")
         with pytest.raises(RunFailed):
-            hf.run("r")
-        hf.revive("r")
+            sf.run("r")
+        sf.revive("r")
         with pytest.raises(Suspended):
-            hf.run("r", on_wait="suspend")
-        hf.answer("r", "done", value="paid after all")
+            sf.run("r", on_wait="suspend")
+        sf.answer("r", "done", value="paid after all")
     assert spawn("go_on_after_doubt", url, "r", "ask").hear("completed") == "paid after all"
     assert Effects(tmp_path).lines() == ["before", "pay", "after"]
 
 
 def test_a_run_left_in_doubt_and_failed_can_be_revived_and_decided(spawn: Spawn, url: str, tmp_path: Path) -> None:
     """The only delivery is lost in the one-shot, so the new intent's first attempt meets an old one's doubt."""
-    with Holdfast(url) as hf:
-        hf.set_max_delivery_attempts("holdfast.run.v1", 1)
+    with Stepfast(url) as sf:
+        sf.set_max_delivery_attempts(RUN_TYPE, 1)
         left_in_doubt(spawn, url)
         with pytest.raises(RunFailed):
-            hf.run("r")
-        hf.revive("r")
+            sf.run("r")
+        sf.revive("r")
         with pytest.raises(Suspended):
-            hf.run("r", on_wait="suspend")
-        hf.answer("r", "done", value="paid")
+            sf.run("r", on_wait="suspend")
+        sf.answer("r", "done", value="paid")
     assert spawn("go_on_after_doubt", url, "r", "ask").hear("completed") == "paid"
     assert Effects(tmp_path).lines() == ["before", "pay", "after"]
 
@@ -131,19 +132,19 @@ def test_a_policy_decides_where_no_person_is_wanted(
 
 @both
 async def test_several_one_shots_in_doubt_are_asked_for_one_by_one(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with way.crashing(hf, "r") as run:
+    sf = way.open()
+    async with way.crashing(sf, "r") as run:
         for name in ("mail", "pay"):
             with pytest.raises(Crash):
                 await run.once(calls.raising(name, Crash()))
     with pytest.raises(Suspended) as first:
-        await hf.run("r", on_wait="suspend")
-    await hf.answer("r", "done", first.value.decisions[0], value="sent")
+        await sf.run("r", on_wait="suspend")
+    await sf.answer("r", "done", first.value.decisions[0], value="sent")
     with pytest.raises(Suspended) as second:
-        await hf.run("r", on_wait="suspend")
+        await sf.run("r", on_wait="suspend")
     assert first.value.decisions != second.value.decisions
-    await hf.answer("r", "retry")
-    async with hf.run("r", on_wait="suspend") as run:
+    await sf.answer("r", "retry")
+    async with sf.run("r", on_wait="suspend") as run:
         assert await run.once(calls.mail) == "sent"
         assert await run.once(calls.pay) == ["pay"]
     assert calls.names == ["mail", "pay", "pay"]
@@ -151,30 +152,30 @@ async def test_several_one_shots_in_doubt_are_asked_for_one_by_one(way: Way, cal
 
 @both
 async def test_a_decision_takes_one_answer_for_good(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with way.crashing(hf, "r") as run:
+    sf = way.open()
+    async with way.crashing(sf, "r") as run:
         await run.once(calls.raising("pay", Crash()))
     with pytest.raises(NotFound, match="waits for no decision"):
-        await hf.answer("r", "done")
+        await sf.answer("r", "done")
     with pytest.raises(Suspended):
-        await hf.run("r", on_wait="suspend")
+        await sf.run("r", on_wait="suspend")
     with pytest.raises(InvalidInput, match="done, retry, fail"):
-        await hf.answer("r", "perhaps")
-    [key] = [d["key"] for d in await hf.decisions("r")]
-    await hf.answer("r", "done", key, actor="ann")
-    await hf.answer("r", "done", key, actor="ann")
+        await sf.answer("r", "perhaps")
+    [key] = [d["key"] for d in await sf.decisions("r")]
+    await sf.answer("r", "done", key, actor="ann")
+    await sf.answer("r", "done", key, actor="ann")
     with pytest.raises(AlreadyAnswered, match="ann"):
-        await hf.answer("r", "retry", key, actor="bob")
+        await sf.answer("r", "retry", key, actor="bob")
 
 
 @both
 async def test_waiting_for_a_person_costs_no_delivery(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with way.crashing(hf, "r", max_delivery_attempts=2) as run:
+    sf = way.open()
+    async with way.crashing(sf, "r", max_delivery_attempts=2) as run:
         await run.once(calls.raising("pay", Crash()))
     for _ in range(5):
         with pytest.raises(Suspended):
-            await hf.run("r", on_wait="suspend")
-        hf.store.clock.advance(3600)
-    intent = await hf.get_intent("r")
+            await sf.run("r", on_wait="suspend")
+        sf.store.clock.advance(3600)
+    intent = await sf.get_intent("r")
     assert (intent["status"], intent["lost_deliveries"]) == ("WAITING", 1)

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast import AsyncHoldfast, Holdfast, InvalidInput
-from holdfast.deciding import current_frame
+from stepfast import AsyncStepfast, InvalidInput, Stepfast
+from stepfast.deciding import current_frame
 from tests.run.kit import LEASE_SECONDS, Calls, Crash, Way, both
 
 ORDERS = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -118,9 +118,9 @@ class Worker(threading.Thread):
 def test_threads_in_any_order_repeat_nothing_and_are_told_the_same(tmp_path: Path, program: Program) -> None:
     ledger = Ledger()
     name = str(next(_names))
-    with Holdfast(tmp_path / "threads.db", durability="process") as hf:
+    with Stepfast(tmp_path / "threads.db", durability="process") as sf:
         for attempt, schedule in enumerate((program.first, program.second)):
-            run = hf.run(name)
+            run = sf.run(name)
             workers = [Worker(run, f"s{b}" if scoped else None) for b, scoped in enumerate(program.scoped)]
             told: dict[tuple[int, int], Any] = {}
             rounds = list(rounds_of(program, schedule, to_the_end=attempt == 1))
@@ -140,9 +140,9 @@ def test_threads_in_any_order_repeat_nothing_and_are_told_the_same(tmp_path: Pat
                 worker.join()
             ledger.told.append(told)
             if attempt == 0:
-                hf._core.heart.discard(run._session)
+                sf._core.heart.discard(run._session)
                 current_frame.set(None)
-                hf.store.clock.advance(LEASE_SECONDS + 1)
+                sf.store.clock.advance(LEASE_SECONDS + 1)
             else:
                 run.__exit__(None, None, None)
     ledger.check(program)
@@ -173,9 +173,9 @@ def test_tasks_in_any_order_repeat_nothing_and_are_told_the_same(tmp_path: Path,
         return work(ledger_, None, dies, given_)
 
     async def scenario(name: str) -> None:
-        async with AsyncHoldfast(tmp_path / "tasks.db", durability="process") as hf:
+        async with AsyncStepfast(tmp_path / "tasks.db", durability="process") as sf:
             for attempt, schedule in enumerate((program.first, program.second)):
-                run = await hf.run(name)
+                run = await sf.run(name)
                 boxes = [(asyncio.Queue[Any](), asyncio.Queue[Any]()) for _ in program.branches]
                 tasks = [
                     asyncio.create_task(branch_of(run, f"s{b}" if program.scoped[b] else None, *boxes[b]))
@@ -198,9 +198,9 @@ def test_tasks_in_any_order_repeat_nothing_and_are_told_the_same(tmp_path: Path,
                 await asyncio.gather(*tasks)
                 ledger.told.append(told)
                 if attempt == 0:
-                    hf._core.heart.discard(run._session)
+                    sf._core.heart.discard(run._session)
                     current_frame.set(None)
-                    hf.store.clock.advance(LEASE_SECONDS + 1)
+                    sf.store.clock.advance(LEASE_SECONDS + 1)
                 else:
                     await run.__aexit__(None, None, None)
 
@@ -217,7 +217,7 @@ async def test_calls_gathered_by_one_task_take_their_places_in_the_order_they_ar
         following.set()
         return number
 
-    async with AsyncHoldfast(tmp_path / "holdfast.db") as hf, hf.run("r") as run:
+    async with AsyncStepfast(tmp_path / "stepfast.db") as sf, sf.run("r") as run:
         turns = [asyncio.Event() for _ in range(4)]
         turns[-1].set()
         # The last call made is the first to finish.
@@ -239,12 +239,12 @@ def test_calls_keyed_by_input_may_be_gathered_in_any_order(
         return number * 10
 
     async def scenario(name: str) -> None:
-        async with AsyncHoldfast(tmp_path / "inputs.db", durability="process") as hf:
+        async with AsyncStepfast(tmp_path / "inputs.db", durability="process") as sf:
             with pytest.raises(Crash):
-                async with hf.run(name) as run:
+                async with sf.run(name) as run:
                     await asyncio.gather(*(run.step(work_, n, by="input") for n in first[:stop]))
                     raise Crash
-            async with hf.run(name) as run:
+            async with sf.run(name) as run:
                 told = await asyncio.gather(*(run.step(work_, n, by="input") for n in second))
                 assert told == [n * 10 for n in second]
 
@@ -268,13 +268,13 @@ def composite(way: Way, runs: list[Any], *steps: tuple[Any, int]) -> Any:
 
 @both
 async def test_steps_inside_a_step_are_kept_when_it_dies_half_way(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     runs: list[Any] = []
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         runs.append(run)
         dies = calls.raising("fetch", Crash())
         await run.step(composite(way, runs, (calls.fetch, 1), (dies, 2)), name="outer")
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         runs.append(run)
         outer = composite(way, runs, (calls.fetch, 1), (calls.fetch, 2))
         assert await run.step(outer, name="outer") == [["fetch", 1], ["fetch", 2]]
@@ -284,13 +284,13 @@ async def test_steps_inside_a_step_are_kept_when_it_dies_half_way(way: Way, call
 
 @both
 async def test_a_finished_step_answers_without_its_inner_steps(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     runs: list[Any] = []
     outer = composite(way, runs, (calls.fetch, 1), (calls.fetch, 2))
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         runs.append(run)
         await run.step(outer, name="outer")
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         runs.append(run)
         await run.step(outer, name="outer")
         # The inner calls of the finished step do not shift the keys of what comes after it.
@@ -304,8 +304,8 @@ async def test_a_finished_step_answers_without_its_inner_steps(way: Way, calls: 
 
 @both
 async def test_each_scope_has_keys_of_its_own(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with hf.run("r") as run:
+    sf = way.open()
+    async with sf.run("r") as run:
         await run.step(calls.f)
         async with run.scope("a") as first:
             await first.step(calls.f)
@@ -341,11 +341,11 @@ def test_scopes_opened_in_threads_keep_their_steps_whoever_comes_first(tmp_path:
             for name, future in futures.items():
                 assert future.result(30) == [f"{name}{n}" for n in range(steps)]
 
-    with Holdfast(tmp_path / "holdfast.db") as hf:
-        with pytest.raises(Crash), hf.run("r") as run:
+    with Stepfast(tmp_path / "stepfast.db") as sf:
+        with pytest.raises(Crash), sf.run("r") as run:
             both_branches(run, "a", 2)
             raise Crash
-        with hf.run("r") as run:
+        with sf.run("r") as run:
             both_branches(run, "b", 3)
     assert done == dict.fromkeys(["a0", "a1", "a2", "b0", "b1", "b2"], 1)
 
@@ -370,17 +370,17 @@ def test_a_scope_handed_from_thread_to_thread_keeps_its_keys(tmp_path: Path) -> 
         in_new_thread(lambda: made.put(run.scope("s"))).join()
         user.join()
 
-    with Holdfast(tmp_path / "holdfast.db") as hf:
-        with pytest.raises(Crash), hf.run("r") as run:
+    with Stepfast(tmp_path / "stepfast.db") as sf:
+        with pytest.raises(Crash), sf.run("r") as run:
             one_after_the_other(run)
             raise Crash
-        with hf.run("r") as run:
+        with sf.run("r") as run:
             side_by_side(run)
     assert done == [1]
 
 
 def test_two_open_scopes_of_one_name_in_two_threads_are_refused(tmp_path: Path) -> None:
-    with Holdfast(tmp_path / "holdfast.db") as hf, hf.run("r") as run, ThreadPoolExecutor(1) as pool:
+    with Stepfast(tmp_path / "stepfast.db") as sf, sf.run("r") as run, ThreadPoolExecutor(1) as pool:
         pool.submit(run.scope, "s").result()
         with pytest.raises(InvalidInput, match="names of their own"):
             pool.submit(run.scope, "s").result()
@@ -388,8 +388,8 @@ def test_two_open_scopes_of_one_name_in_two_threads_are_refused(tmp_path: Path) 
 
 @both
 async def test_the_path_of_a_scope_is_where_its_calls_go(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with hf.run("r") as run:
+    sf = way.open()
+    async with sf.run("r") as run:
         assert run.path == ""
         scope = run.scope("s")
         assert scope.path == "scope:s#1"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Damaged, Holdfast
-from holdfast.vault import PIECE_SIZE
+from stepfast import Damaged, Stepfast
+from stepfast.vault import PIECE_SIZE
 from tests.run.kit import Calls, Way, both
 
 
@@ -24,13 +24,13 @@ def pieces_in(path: Path) -> list[int]:
 @pytest.mark.parametrize("size", [70 * 1024, 5 * 1024 * 1024])
 @both
 async def test_a_large_result_comes_back_whole(way: Way, calls: Calls, size: int) -> None:
-    hf = way.open()
+    sf = way.open()
     # Random bytes, which no compression makes small.
     data = os.urandom(size)
     large = calls.answering("large", lambda: {"data": data})
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         assert (await run.step(large))["data"] == data
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert (await run.step(large))["data"] == data
     assert calls.names == ["large"]
     pieces = pieces_in(way.path)
@@ -40,15 +40,15 @@ async def test_a_large_result_comes_back_whole(way: Way, calls: Calls, size: int
 
 @both
 async def test_large_arguments_states_and_items_work_too(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     data = os.urandom(300_000)
     size = calls.answering("size", len)
     double = calls.answering("double", lambda n: data * n)
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         assert await run.step(size, data) == 300_000
         await run.checkpoint({"data": data})
         assert [value async for value in run.map(double, [1, 2])] == [data, data * 2]
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert run.restored == {"data": data}
         assert await run.step(size, data) == 300_000
         assert [value async for value in run.map(double, [1, 2])] == [data, data * 2]
@@ -57,32 +57,32 @@ async def test_large_arguments_states_and_items_work_too(way: Way, calls: Calls)
 
 @both
 async def test_a_missing_or_damaged_piece_is_said_and_the_step_is_not_run_again(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     large = calls.answering("large", lambda: os.urandom(200_000))
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         await run.step(large)
     with closing(sqlite3.connect(way.path)) as store:
         store.execute("UPDATE pieces SET data = zeroblob(length(data))")
         store.commit()
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         with pytest.raises(Damaged):
             await run.step(large)
     with closing(sqlite3.connect(way.path)) as store:
         store.execute("DELETE FROM pieces")
         store.commit()
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         with pytest.raises(Damaged, match="missing"):
             await run.step(large)
     assert calls.names == ["large"]
 
 
 def test_a_value_of_100_mb_works_in_pieces(tmp_path: Path) -> None:
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "stepfast.db"
     data = os.urandom(100 * 1024 * 1024)
-    with Holdfast(path, durability="process") as hf:
-        with pytest.raises(InterruptedError), hf.run("r") as run:
+    with Stepfast(path, durability="process") as sf:
+        with pytest.raises(InterruptedError), sf.run("r") as run:
             run.step(lambda: data)
             raise InterruptedError
-        with hf.run("r") as run:
+        with sf.run("r") as run:
             assert run.step(lambda: b"not called again", name="lambda") == data
     assert len(pieces_in(path)) == 101

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
-    AsyncHoldfast,
+from stepfast import (
+    AsyncStepfast,
     Diverged,
-    Holdfast,
     InvalidInput,
     RunFinished,
+    Stepfast,
     Suspended,
     current_run,
     idempotency_key,
@@ -46,9 +46,9 @@ async def take(values: Any, count: int) -> list[Any]:
 @CONCURRENCY
 @both
 async def test_results_come_in_the_order_of_the_items(way: Way, calls: Calls, concurrency: int) -> None:
-    hf = way.open()
+    sf = way.open()
     double = calls.answering("double", lambda n: n * 2)
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert await collect(run.map(double, range(50), concurrency=concurrency)) == [n * 2 for n in range(50)]
     assert Counter(calls.made) == Counter(("double", n) for n in range(50))
 
@@ -56,8 +56,8 @@ async def test_results_come_in_the_order_of_the_items(way: Way, calls: Calls, co
 @CONCURRENCY
 @both
 async def test_results_may_come_as_they_are_done(way: Way, calls: Calls, concurrency: int) -> None:
-    hf = way.open()
-    async with hf.run("r") as run:
+    sf = way.open()
+    async with sf.run("r") as run:
         results = await collect(run.map(calls.item, range(50), concurrency=concurrency, ordered=False))
     assert sorted(results) == [["item", n] for n in range(50)]
 
@@ -70,7 +70,7 @@ def test_an_item_that_is_done_early_comes_out_early_if_the_order_does_not_matter
             assert last_is_out.wait(30)
         return number
 
-    with Holdfast(tmp_path / "holdfast.db") as hf, hf.run("r") as run:
+    with Stepfast(tmp_path / "stepfast.db") as sf, sf.run("r") as run:
         out = []
         for value in run.map(item, [0, 1], concurrency=2, ordered=False):
             out.append(value)
@@ -86,7 +86,7 @@ async def test_a_task_that_is_done_early_comes_out_early_if_the_order_does_not_m
             await asyncio.wait_for(last_is_out.wait(), 30)
         return number
 
-    async with AsyncHoldfast(tmp_path / "holdfast.db") as hf, hf.run("r") as run:
+    async with AsyncStepfast(tmp_path / "stepfast.db") as sf, sf.run("r") as run:
         out = []
         async for value in run.map(item, [0, 1], concurrency=2, ordered=False):
             out.append(value)
@@ -97,19 +97,19 @@ async def test_a_task_that_is_done_early_comes_out_early_if_the_order_does_not_m
 @CONCURRENCY
 @both
 async def test_a_map_resumes_with_the_items_that_were_not_done(way: Way, calls: Calls, concurrency: int) -> None:
-    hf = way.open()
+    sf = way.open()
 
     def work(number: int) -> int:
         if number == 70:
             raise Boom("the process dies")
         return -number
 
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         with pytest.raises(Boom):
             await collect(run.map(calls.answering("f", work), range(100), concurrency=concurrency))
     before = Counter(calls.made)
     assert before["f", 70] == 1
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         again = calls.answering("f", lambda n: -n)
         assert await collect(run.map(again, range(100), concurrency=concurrency)) == [-n for n in range(100)]
     after = Counter(calls.made)
@@ -120,14 +120,14 @@ async def test_a_map_resumes_with_the_items_that_were_not_done(way: Way, calls: 
 
 @both
 async def test_a_finished_map_does_not_run_again(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with way.crashing(hf, "r") as run:
+    sf = way.open()
+    async with way.crashing(sf, "r") as run:
         first = await collect(run.map(calls.f, range(10)))
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         with counting() as passed:
             assert await collect(run.map(calls.f, range(10))) == first
         assert passed["sqlite.after_commit"] == 0
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         # From a source that is gone, too: a finished map does not need its items.
         assert await collect(run.map(calls.f, iter(()))) == first
     assert len(calls.made) == 10
@@ -135,8 +135,8 @@ async def test_a_finished_map_does_not_run_again(way: Way, calls: Calls) -> None
 
 @both
 async def test_a_map_named_by_a_key_gives_the_same_again_in_one_attempt(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with hf.run("r") as run:
+    sf = way.open()
+    async with sf.run("r") as run:
         first = await collect(run.map(calls.f, range(10), key="k"))
         assert await collect(run.map(calls.f, range(10), key="k")) == first
     assert len(calls.made) == 10
@@ -150,28 +150,28 @@ def test_100_000_items_take_far_fewer_commits_and_each_is_recorded_once(tmp_path
         done += 1
         return number + 1
 
-    with Holdfast(tmp_path / "holdfast.db") as hf:
-        with counting() as passed, hf.run("r") as run:
+    with Stepfast(tmp_path / "stepfast.db") as sf:
+        with counting() as passed, sf.run("r") as run:
             assert sum(run.map(item, range(100_000))) == 5_000_050_000
         assert passed["sqlite.after_commit"] < 2_000
-        recorded = [step["items"] for step in hf.steps("r") if step["kind"] == "items"]
+        recorded = [step["items"] for step in sf.steps("r") if step["kind"] == "items"]
         assert sum(recorded) == 100_000
-        assert hf.describe("r")["records"] == 100_001
-        with hf.run("r") as run:
+        assert sf.describe("r")["records"] == 100_001
+        with sf.run("r") as run:
             assert sum(run.map(item, range(100_000))) == 5_000_050_000
     assert done == 100_000
 
 
 @both
 async def test_a_result_is_durable_before_it_is_seen(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     seen = []
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         async for value in run.map(calls.f, range(2000)):
             seen.append(value)
             if len(seen) == 700:
                 raise Crash
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert (await collect(run.map(calls.f, range(2000))))[:700] == seen
     repeated = [call for call, times in Counter(calls.made).items() if times > 1]
     assert not {number for _, number in repeated} & set(range(700))
@@ -180,7 +180,7 @@ async def test_a_result_is_durable_before_it_is_seen(way: Way, calls: Calls) -> 
 @CONCURRENCY
 @both
 async def test_an_item_s_error_ends_the_map_after_what_came_before_it(way: Way, calls: Calls, concurrency: int) -> None:
-    hf = way.open()
+    sf = way.open()
 
     def work(number: int) -> int:
         if number == 3:
@@ -189,11 +189,11 @@ async def test_an_item_s_error_ends_the_map_after_what_came_before_it(way: Way, 
 
     seen = []
     with pytest.raises(Boom, match="three"):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             async for value in run.map(calls.answering("f", work), range(10), concurrency=concurrency):
                 seen.append(value)  # noqa: PERF401 - a loop that is cut short
     assert seen == [0, 1, 2]
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert await collect(run.map(calls.answering("f", lambda n: n), range(10))) == list(range(10))
     made = Counter(calls.made)
     assert made["f", 3] == 2
@@ -203,7 +203,7 @@ async def test_an_item_s_error_ends_the_map_after_what_came_before_it(way: Way, 
 @CONCURRENCY
 @both
 async def test_errors_can_be_results(way: Way, calls: Calls, concurrency: int) -> None:
-    hf = way.open()
+    sf = way.open()
 
     def work(number: int) -> int:
         if number % 2:
@@ -214,9 +214,9 @@ async def test_errors_can_be_results(way: Way, calls: Calls, concurrency: int) -
         mapped = run.map(calls.answering("f", work), range(4), concurrency=concurrency, return_exceptions=True)
         return await collect(mapped)
 
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         first = await body(run)
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         second = await body(run)
     for results in (first, second):
         assert results[::2] == [0, 2]
@@ -228,41 +228,41 @@ async def test_errors_can_be_results(way: Way, calls: Calls, concurrency: int) -
 @pytest.mark.parametrize("finished", [False, True], ids=["half done", "finished"])
 @both
 async def test_other_items_than_those_recorded_are_diverged(way: Way, calls: Calls, finished: bool) -> None:
-    hf = way.open()
+    sf = way.open()
     items = ["a", "b", "c", "d"]
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         if finished:
             await collect(run.map(calls.f, items))
         else:
             await take(run.map(calls.f, items), 2)
     before = len(calls.made)
     for other in (["a", "x", "c", "d"], ["b", "a", "c", "d"], ["a"]):
-        async with way.crashing(hf, "r") as run:
+        async with way.crashing(sf, "r") as run:
             with pytest.raises(Diverged, match="other items"):
                 await collect(run.map(calls.f, other))
     assert len(calls.made) == before
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert await collect(run.map(calls.f, items)) == [["f", item] for item in items]
     assert Counter(calls.made) == Counter(("f", item) for item in items)
 
 
 @both
 async def test_a_finished_map_keeps_its_results_where_other_items_are_accepted(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with way.crashing(hf, "r") as run:
+    sf = way.open()
+    async with way.crashing(sf, "r") as run:
         await collect(run.map(calls.f, [1, 2]))
-    async with hf.run("r", on_drift="accept") as run:
+    async with sf.run("r", on_drift="accept") as run:
         assert await collect(run.map(calls.f, [3])) == [["f", 1], ["f", 2]]
 
 
 @both
 async def test_changed_items_run_again_where_that_is_wanted(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with way.crashing(hf, "r") as run:
+    sf = way.open()
+    async with way.crashing(sf, "r") as run:
         await take(run.map(calls.f, [1, 2, 3]), 2)
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         assert await collect(run.map(calls.f, [1, 20, 3], on_drift="rerun")) == [["f", 1], ["f", 20], ["f", 3]]
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert await collect(run.map(calls.f, [1, 20, 3])) == [["f", 1], ["f", 20], ["f", 3]]
         assert await collect(run.map(calls.f, [7], key="other")) == [["f", 7]]
     assert ("f", 20) in calls.made
@@ -272,10 +272,10 @@ async def test_changed_items_run_again_where_that_is_wanted(way: Way, calls: Cal
 @CONCURRENCY
 @both
 async def test_a_loop_may_end_early_and_go_on_after_a_restart(way: Way, calls: Calls, concurrency: int) -> None:
-    hf = way.open()
-    async with way.crashing(hf, "r") as run:
+    sf = way.open()
+    async with way.crashing(sf, "r") as run:
         assert await take(run.map(calls.f, range(20), concurrency=concurrency), 3) == [["f", n] for n in range(3)]
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert await collect(run.map(calls.f, range(20), concurrency=concurrency)) == [["f", n] for n in range(20)]
     made = Counter(calls.made)
     assert made["f", 0] == made["f", 1] == made["f", 2] == 1
@@ -283,20 +283,20 @@ async def test_a_loop_may_end_early_and_go_on_after_a_restart(way: Way, calls: C
 
 @both
 async def test_a_loop_that_ended_early_replays_in_a_completed_run(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     for _ in range(2):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             assert await take(run.map(calls.f, range(20)), 3) == [["f", n] for n in range(3)]
     made = Counter(calls.made)
     assert made["f", 0] == 1
     with pytest.raises(RunFinished):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             await collect(run.map(calls.f, range(1000)))
 
 
 @both
 async def test_items_may_come_from_a_generator(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     pulled: list[int] = []
 
     def source() -> Iterator[int]:
@@ -304,26 +304,26 @@ async def test_items_may_come_from_a_generator(way: Way, calls: Calls) -> None:
             pulled.append(number)
             yield number
 
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         await take(run.map(calls.f, source()), 1)
         assert len(pulled) < 10 or len(calls.made) == 10
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert await collect(run.map(calls.f, source())) == [["f", n] for n in range(10)]
     assert Counter(calls.made) == Counter(("f", n) for n in range(10))
 
 
 @both
 async def test_a_source_that_breaks_keeps_what_was_done(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
 
     def source() -> Iterator[int]:
         yield from range(5)
         raise Boom("no more")
 
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         with pytest.raises(Boom):
             await collect(run.map(calls.f, source()))
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert await collect(run.map(calls.f, range(5))) == [["f", n] for n in range(5)]
     assert len(calls.made) == 5
 
@@ -342,12 +342,12 @@ async def test_items_may_come_from_an_async_source(tmp_path: Path) -> None:
             raise Boom
         return number
 
-    async with AsyncHoldfast(tmp_path / "holdfast.db") as hf:
+    async with AsyncStepfast(tmp_path / "stepfast.db") as sf:
         with pytest.raises(Boom):
-            async with hf.run("r") as run:
+            async with sf.run("r") as run:
                 async for _ in run.map(item, source(), concurrency=3):
                     pass
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             assert [v async for v in run.map(item, source(), concurrency=3)] == list(range(20))
     assert done.pop(15) == 2
     assert set(done.values()) == {1}
@@ -355,16 +355,16 @@ async def test_items_may_come_from_an_async_source(tmp_path: Path) -> None:
 
 @both
 async def test_an_empty_source_gives_an_empty_map(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with hf.run("r") as run:
+    sf = way.open()
+    async with sf.run("r") as run:
         assert await collect(run.map(calls.f, [])) == []
         assert run.steps() == ["map:f#1"]
 
 
 @both
 async def test_what_is_no_source_is_refused(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with hf.run("r") as run:
+    sf = way.open()
+    async with sf.run("r") as run:
         with pytest.raises((InvalidInput, TypeError)):
             await collect(run.map(calls.f, 42))
         with pytest.raises(InvalidInput, match="concurrency"):
@@ -374,7 +374,7 @@ async def test_what_is_no_source_is_refused(way: Way, calls: Calls) -> None:
 @CONCURRENCY
 @both
 async def test_items_may_make_steps_of_their_own(way: Way, calls: Calls, concurrency: int) -> None:
-    hf = way.open()
+    sf = way.open()
     dies = True
 
     if way.blocks:
@@ -395,12 +395,12 @@ async def test_items_may_make_steps_of_their_own(way: Way, calls: Calls, concurr
                 raise Boom
             return [fetched, await run.once(calls.send, number)]
 
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         with pytest.raises(Boom):
             await collect(run.map(item, range(4), concurrency=concurrency))
         assert "map:item#1/2/fetch#1" in run.steps()
     dies = False
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         results = await collect(run.map(item, range(4), concurrency=concurrency))
         assert results == [[["fetch", n], ["send", n]] for n in range(4)]
     assert Counter(calls.made) == Counter((name, n) for name in ("fetch", "send") for n in range(4))
@@ -408,16 +408,16 @@ async def test_items_may_make_steps_of_their_own(way: Way, calls: Calls, concurr
 
 @both
 async def test_an_item_knows_a_key_of_its_own(way: Way) -> None:
-    hf = way.open()
+    sf = way.open()
     seen: list[str] = []
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         await collect(run.map(way.function(lambda _: seen.append(idempotency_key()), "f"), range(3)))
         assert [key.partition("/")[2] for key in seen] == [f"map:f#1/{n}" for n in range(3)]
 
 
 @both
 async def test_an_item_may_ask_a_person(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
 
     if way.blocks:
 
@@ -432,10 +432,10 @@ async def test_an_item_may_ask_a_person(way: Way, calls: Calls) -> None:
 
     for _ in range(2):
         with pytest.raises(Suspended):
-            async with hf.run("r", on_wait="suspend") as run:
+            async with sf.run("r", on_wait="suspend") as run:
                 await collect(run.map(item, ["a", "b"]))
-        await hf.answer("r", "approved")
-    async with hf.run("r", on_wait="suspend") as run:
+        await sf.answer("r", "approved")
+    async with sf.run("r", on_wait="suspend") as run:
         assert await collect(run.map(item, ["a", "b"])) == [["a", "approved"], ["b", "approved"]]
 
 
@@ -453,7 +453,7 @@ def test_no_more_items_are_at_work_than_told(tmp_path: Path) -> None:
         with lock:
             now -= 1
 
-    with Holdfast(tmp_path / "holdfast.db") as hf, hf.run("r") as run:
+    with Stepfast(tmp_path / "stepfast.db") as sf, sf.run("r") as run:
         list(run.map(item, range(20), concurrency=4))
     assert most == 4
 
@@ -469,7 +469,7 @@ async def test_no_more_tasks_are_at_work_than_told(tmp_path: Path) -> None:
         await full.wait()
         now -= 1
 
-    async with AsyncHoldfast(tmp_path / "holdfast.db") as hf, hf.run("r") as run:
+    async with AsyncStepfast(tmp_path / "stepfast.db") as sf, sf.run("r") as run:
         async for _ in run.map(item, range(20), concurrency=4):
             pass
     assert most == 4
@@ -477,12 +477,12 @@ async def test_no_more_tasks_are_at_work_than_told(tmp_path: Path) -> None:
 
 @both
 async def test_a_result_that_cannot_be_stored_ends_the_map_with_its_place(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     odd = calls.answering("f", lambda n: {"n": object() if n == 2 else n})
     with pytest.raises(InvalidInput, match="object"):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             await collect(run.map(odd, range(4)))
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert len(await collect(run.map(calls.f, range(4)))) == 4
     # One result that cannot be stored does not take the others with it.
     assert Counter(calls.made)["f", 0] == Counter(calls.made)["f", 1] == 1
@@ -495,8 +495,8 @@ async def test_a_result_that_cannot_be_stored_ends_the_map_with_its_place(way: W
 async def test_progress_is_silent_where_nobody_watches(
     way: Way, calls: Calls, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    hf = way.open()
-    async with hf.run("r") as run:
+    sf = way.open()
+    async with sf.run("r") as run:
         await collect(run.map(calls.f, range(10)))
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
@@ -504,8 +504,8 @@ async def test_progress_is_silent_where_nobody_watches(
 
 @both
 async def test_progress_is_shown_on_request(way: Way, calls: Calls, capsys: pytest.CaptureFixture[str]) -> None:
-    hf = way.open()
-    async with hf.run("r") as run:
+    sf = way.open()
+    async with sf.run("r") as run:
         await collect(run.map(calls.f, range(10), progress=True))
         await collect(run.map(calls.f, iter(range(10)), progress=True, total=10))
     captured = capsys.readouterr()
@@ -516,13 +516,13 @@ async def test_progress_is_shown_on_request(way: Way, calls: Calls, capsys: pyte
 def test_progress_is_drawn_on_a_terminal(tmp_path: Path) -> None:
     script = (
         "import sys\n"
-        "from holdfast import Holdfast\n"
-        "with Holdfast(sys.argv[1]) as hf, hf.run('r') as run:\n"
+        "from stepfast import Stepfast\n"
+        "with Stepfast(sys.argv[1]) as sf, sf.run('r') as run:\n"
         "    sum(run.map(len, ['ab'] * 1234))\n"
     )
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path / "holdfast.db")],
+        [sys.executable, "-c", script, str(tmp_path / "stepfast.db")],
         stderr=theirs,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
     )

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from stepfast import (
     DID_NOT_HAPPEN,
     Happened,
-    Holdfast,
     InvalidInput,
     StepFailed,
+    Stepfast,
     Suspended,
     Unencodable,
     idempotency_key,
@@ -31,14 +31,14 @@ def statuses(way: Way) -> list[str]:
 
 @both
 async def test_a_one_shot_is_two_commits_and_the_first_comes_before_the_effect(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     seen: list[Any] = []
 
     def pay() -> str:
         seen.append((passed["sqlite.after_commit"], statuses(way)))
         return "paid"
 
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         with counting() as passed:
             assert await run.once(calls.answering("pay", pay)) == "paid"
         assert passed["sqlite.after_commit"] == 2
@@ -48,10 +48,10 @@ async def test_a_one_shot_is_two_commits_and_the_first_comes_before_the_effect(w
 
 @both
 async def test_a_confirmed_one_shot_answers_from_the_journal(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with way.crashing(hf, "r") as run:
+    sf = way.open()
+    async with way.crashing(sf, "r") as run:
         assert await run.once(calls.pay, 5) == ["pay", 5]
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         with counting() as passed:
             assert await run.once(calls.pay, 5) == ["pay", 5]
         assert passed["sqlite.after_commit"] == 0
@@ -60,11 +60,11 @@ async def test_a_confirmed_one_shot_answers_from_the_journal(way: Way, calls: Ca
 
 @both
 async def test_an_error_of_a_one_shot_is_its_outcome(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with way.crashing(hf, "r") as run:
+    sf = way.open()
+    async with way.crashing(sf, "r") as run:
         with pytest.raises(ValueError, match="declined"):
             await run.once(calls.raising("pay", ValueError("declined")))
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         with pytest.raises(ValueError, match="declined"):
             await run.once(calls.pay)
     assert calls.names == ["pay"]
@@ -72,18 +72,18 @@ async def test_an_error_of_a_one_shot_is_its_outcome(way: Way, calls: Calls) -> 
 
 @both
 async def test_an_error_that_says_nothing_happened_leaves_the_one_shot_to_be_done(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     with pytest.raises(Boom):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             await run.once(calls.raising("pay", Boom("not connected")), retry_on=(Boom,))
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert await run.once(calls.pay, retry_on=(Boom,)) == ["pay"]
     assert calls.names == ["pay", "pay"]
 
 
 @both
 async def test_a_one_shot_tried_again_in_the_same_attempt_is_one_effect_after_a_crash(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     busy = iter([True, False, False])
 
     def pay() -> str:
@@ -100,56 +100,56 @@ async def test_a_one_shot_tried_again_in_the_same_attempt_is_one_effect_after_a_
                 continue
         raise AssertionError("it is not busy for ever")
 
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         assert await body(run) == "paid"
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert await body(run) == "paid"
     assert calls.names.count("effect") == 1
 
 
 @both
 async def test_a_one_shot_cut_short_is_in_doubt_and_asks(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with way.crashing(hf, "r") as run:
+    sf = way.open()
+    async with way.crashing(sf, "r") as run:
         await run.once(calls.raising("pay", Crash()), 5)
     with pytest.raises(Suspended):
-        async with hf.run("r", on_wait="suspend"):
+        async with sf.run("r", on_wait="suspend"):
             raise AssertionError("the run must not go on before a person has answered")
-    intent = await hf.get_intent("r")
+    intent = await sf.get_intent("r")
     assert (intent["status"], intent["waiting_reason"]) == ("WAITING", "WAITING_FOR_HUMAN")
     assert calls.names == ["pay"]
 
 
 @both
 async def test_a_run_that_waits_in_its_process_goes_on_when_answered(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with way.crashing(hf, "r") as run:
+    sf = way.open()
+    async with way.crashing(sf, "r") as run:
         await run.once(calls.raising("pay", Crash()))
     with in_thread(lambda: answer_when_asked(way.url, "r", "done", value={"receipt": 7}, actor="ann")):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             assert await run.once(calls.pay) == {"receipt": 7}
     assert calls.names == ["pay"]
-    decision = (await hf.decisions("r", pending=False))[0]
+    decision = (await sf.decisions("r", pending=False))[0]
     assert (decision["outcome"], decision["actor"]) == ("done", "ann")
 
 
 @both
 async def test_retry_in_doubt_runs_the_one_shot_again(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with way.crashing(hf, "r") as run:
+    sf = way.open()
+    async with way.crashing(sf, "r") as run:
         await run.once(calls.raising("pay", Crash()), on_in_doubt="retry")
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert await run.once(calls.pay, on_in_doubt="retry") == ["pay"]
     assert calls.names == ["pay", "pay"]
 
 
 @both
 async def test_fail_in_doubt_tells_the_caller_that_the_outcome_is_unknown(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with way.crashing(hf, "r") as run:
+    sf = way.open()
+    async with way.crashing(sf, "r") as run:
         await run.once(calls.raising("pay", Crash()), on_in_doubt="fail")
     for _ in range(2):
-        async with way.crashing(hf, "r") as run:
+        async with way.crashing(sf, "r") as run:
             with pytest.raises(StepFailed, match="outcome is unknown"):
                 await run.once(calls.pay, on_in_doubt="fail")
     assert calls.names == ["pay"]
@@ -157,46 +157,46 @@ async def test_fail_in_doubt_tells_the_caller_that_the_outcome_is_unknown(way: W
 
 @both
 async def test_a_probe_that_finds_the_effect_settles_the_one_shot(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     probe = calls.answering("probe", lambda *_: Happened({"receipt": 7}))
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         await run.once(calls.raising("pay", Crash()), "card", on_in_doubt=probe)
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         assert await run.once(calls.pay, "card", on_in_doubt=probe) == {"receipt": 7}
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert await run.once(calls.pay, "card", on_in_doubt=probe) == {"receipt": 7}
     assert calls.made == [("pay", "card"), ("probe", "card")]
 
 
 @both
 async def test_a_probe_that_finds_no_effect_lets_it_be_done(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     probe = calls.answering("probe", lambda: DID_NOT_HAPPEN)
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         await run.once(calls.raising("pay", Crash()), on_in_doubt=probe)
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert await run.once(calls.pay, on_in_doubt=probe) == ["pay"]
     assert calls.names == ["pay", "probe", "pay"]
 
 
 @both
 async def test_a_probe_that_cannot_tell_leaves_it_to_a_person(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     probe = calls.answering("probe", lambda: None)
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         await run.once(calls.raising("pay", Crash()), on_in_doubt=probe)
     with pytest.raises(Suspended):
-        async with hf.run("r", on_wait="suspend") as run:
+        async with sf.run("r", on_wait="suspend") as run:
             await run.once(calls.pay, on_in_doubt=probe)
-    await hf.answer("r", "retry")
-    async with hf.run("r") as run:
+    await sf.answer("r", "retry")
+    async with sf.run("r") as run:
         assert await run.once(calls.pay, on_in_doubt=probe) == ["pay"]
     assert calls.names.count("pay") == 2
 
 
 @both
 async def test_a_probe_can_look_by_the_key_the_effect_was_given(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     given: list[str] = []
 
     def pay() -> None:
@@ -207,9 +207,9 @@ async def test_a_probe_can_look_by_the_key_the_effect_was_given(way: Way, calls:
         given.append(idempotency_key())
         return Happened()
 
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         await run.once(calls.answering("pay", pay), on_in_doubt=way.function(probe))
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         await run.once(calls.pay, on_in_doubt=way.function(probe))
     assert len(given) == 2
     assert len(set(given)) == 1
@@ -218,11 +218,11 @@ async def test_a_probe_can_look_by_the_key_the_effect_was_given(way: Way, calls:
 @both
 async def test_a_probe_is_asked_in_a_revived_run_too(way: Way, calls: Calls) -> None:
     """Its attempts are counted from 1 again, which must not make an old one-shot look like one of this attempt."""
-    hf = way.open()
+    sf = way.open()
     probe = calls.answering("probe", lambda: Happened("paid"))
-    async with way.crashing(hf, "r", max_delivery_attempts=1) as run:
+    async with way.crashing(sf, "r", max_delivery_attempts=1) as run:
         await run.once(calls.raising("pay", Crash()), on_in_doubt=probe)
-    async with hf.run("r", on_failed="revive") as run:
+    async with sf.run("r", on_failed="revive") as run:
         assert run.attempt == 1
         assert await run.once(calls.pay, on_in_doubt=probe) == "paid"
     assert calls.names == ["pay", "probe"]
@@ -230,30 +230,30 @@ async def test_a_probe_is_asked_in_a_revived_run_too(way: Way, calls: Calls) -> 
 
 @both
 async def test_a_result_that_cannot_be_stored_leaves_a_one_shot_in_doubt(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     with pytest.raises(Unencodable):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             await run.once(calls.answering("pay", object))
     with pytest.raises(Suspended):
-        await hf.run("r", on_wait="suspend")
-    assert [d["kind"] for d in await hf.decisions("r")] == ["in_doubt"]
+        await sf.run("r", on_wait="suspend")
+    assert [d["kind"] for d in await sf.decisions("r")] == ["in_doubt"]
 
 
 @both
 async def test_an_interrupt_leaves_a_one_shot_in_doubt(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     with pytest.raises(Crash):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             await run.once(calls.raising("pay", Crash()))
     with pytest.raises(Suspended):
-        await hf.run("r", on_wait="suspend")
+        await sf.run("r", on_wait="suspend")
 
 
 @both
 async def test_an_unknown_policy_is_refused(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     with pytest.raises(InvalidInput, match="on_in_doubt"):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             await run.once(calls.pay, on_in_doubt="hope")
     assert calls.made == []
 
@@ -262,16 +262,16 @@ async def test_an_unknown_policy_is_refused(way: Way, calls: Calls) -> None:
 async def test_waiting_in_the_process_says_how_to_answer(
     way: Way, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hf = way.open()
-    async with way.crashing(hf, "r") as run:
+    sf = way.open()
+    async with way.crashing(sf, "r") as run:
         await run.once(calls.raising("pay", Crash()))
     with (
-        caplog.at_level(logging.WARNING, "holdfast"),
+        caplog.at_level(logging.WARNING, "stepfast"),
         in_thread(lambda: answer_when_asked(way.url, "r", "retry")),
     ):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             await run.once(calls.pay)
-    assert "hf.answer('r', 'done'" in caplog.text
+    assert "sf.answer('r', 'done'" in caplog.text
 
 
 def test_a_one_shot_that_is_at_work_is_not_begun_a_second_time(tmp_path: Path) -> None:
@@ -283,8 +283,8 @@ def test_a_one_shot_that_is_at_work_is_not_begun_a_second_time(tmp_path: Path) -
         done.append("once")
 
     with (
-        Holdfast(tmp_path / "holdfast.db") as hf,
-        hf.run("r", on_wait="suspend") as run,
+        Stepfast(tmp_path / "stepfast.db") as sf,
+        sf.run("r", on_wait="suspend") as run,
         ThreadPoolExecutor(1) as pool,
     ):
         run.once(outer, pool, run, key="pay")

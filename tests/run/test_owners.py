@@ -12,15 +12,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import AlreadyFinished, Fenced, Holdfast, RunBusy, RunFailed
-from holdfast.owner import life_of, this_process
-from holdfast.testing import Effects
+from stepfast import AlreadyFinished, Fenced, RunBusy, RunFailed, Stepfast
+from stepfast.owner import life_of, this_process
+from stepfast.stored_names import RUN_TYPE
+from stepfast.testing import Effects
 from tests.run.kit import LEASE_SECONDS, Calls, Spawn, Way, both, events_of, in_thread
 
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/holdfast.db"
+    return f"sqlite:///{tmp_path}/stepfast.db"
 
 
 def do(name: str) -> str:
@@ -30,24 +31,24 @@ def do(name: str) -> str:
 def test_a_living_owner_in_another_process_keeps_its_run(spawn: Spawn, url: str) -> None:
     child = spawn("hold", url, "r", {})
     child.hear("holding")
-    with Holdfast(url) as hf:
+    with Stepfast(url) as sf:
         with pytest.raises(RunBusy, match="living owner") as caught:
-            hf.run("r")
+            sf.run("r")
         assert str(child.pid) in caught.value.details["owner"]
         child.say()
         child.say()
         child.hear("done")
-        assert hf.wait_for("r", timeout=60)["status"] == "COMPLETED"
+        assert sf.wait_for("r", timeout=60)["status"] == "COMPLETED"
 
 
 def test_who_has_time_waits_for_the_living_owner(spawn: Spawn, url: str) -> None:
     child = spawn("hold", url, "r", {})
     child.hear("holding")
-    with Holdfast(url) as hf:
+    with Stepfast(url) as sf:
         with pytest.raises(RunBusy):
-            hf.run("r", wait=0.01)
+            sf.run("r", wait=0.01)
         child.say()
-        with in_thread(child.say), hf.run("r", wait=60) as run:
+        with in_thread(child.say), sf.run("r", wait=60) as run:
             assert run.replaying
             assert run.step(do, "first", name="effect") == "first done"
 
@@ -58,12 +59,12 @@ def test_a_dead_owner_is_followed_at_once_and_its_delivery_counts_as_lost(
     child = spawn("hold", url, "r", {"max_delivery_attempts": 5})
     child.hear("holding")
     child.kill()
-    with Holdfast(url) as hf:
-        with hf.run("r") as run:  # by the store's clock, its lease has hardly begun
+    with Stepfast(url) as sf:
+        with sf.run("r") as run:  # by the store's clock, its lease has hardly begun
             assert run.attempt == 2
             assert run.step(do, "first", name="effect") == "first done"
-        assert hf.get_intent("r")["lost_deliveries"] == 1
-        lost = next(e for e in hf.events("r") if e["event_type"] == "intent.delivery_lost")
+        assert sf.get_intent("r")["lost_deliveries"] == 1
+        lost = next(e for e in sf.events("r") if e["event_type"] == "intent.delivery_lost")
         assert lost["details"] == {"delivery_attempt": 1, "lost": 1, "reason": "its owner died"}
     assert Effects(tmp_path).lines() == ["first"]
 
@@ -71,7 +72,7 @@ def test_a_dead_owner_is_followed_at_once_and_its_delivery_counts_as_lost(
 def test_who_waits_for_an_owner_that_dies_follows_it(spawn: Spawn, url: str) -> None:
     child = spawn("hold", url, "r", {})
     child.hear("holding")
-    with Holdfast(url) as hf, in_thread(child.kill), hf.run("r", wait=60) as run:
+    with Stepfast(url) as sf, in_thread(child.kill), sf.run("r", wait=60) as run:
         assert run.attempt == 2
 
 
@@ -83,41 +84,41 @@ def test_the_third_lost_delivery_fails_the_run_and_a_person_revives_it(spawn: Sp
     kind, text = spawn("crash_at", url, "r", True).hear("stopped")
     assert kind == "RunFailed"
     assert "3 of 3 deliveries were lost" in text
-    assert "hf.revive('r')" in text
+    assert "sf.revive('r')" in text
     assert Effects(tmp_path).lines() == ["first", "second", "second", "second"]
-    with Holdfast(url) as hf:
-        intent = hf.wait_for("r", timeout=0)
+    with Stepfast(url) as sf:
+        intent = sf.wait_for("r", timeout=0)
         assert (intent["status"], intent["lost_deliveries"]) == ("FAILED", 3)
-        history = events_of(hf.events("r"))
+        history = events_of(sf.events("r"))
         assert history.count("in_progress") == 3
         assert history[-2:] == ["delivery_failed", "failed"]
-        hf.revive("r", actor="ann")
+        sf.revive("r", actor="ann")
     spawn("crash_at", url, "r", False).hear("done")
     assert Effects(tmp_path).counts() == {"first": 1, "second": 4}
 
 
 @both
 async def test_how_many_deliveries_may_be_lost_is_set_for_a_run_or_for_all(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    await hf.set_max_delivery_attempts("holdfast.run.v1", 2)
+    sf = way.open()
+    await sf.set_max_delivery_attempts(RUN_TYPE, 2)
     for run_id, options, allowed in (("a", {}, 2), ("b", {"max_delivery_attempts": 1}, 1)):
         for _ in range(allowed):
-            opened = await hf.run(run_id, **options)
-            way.lose(hf, opened)
+            opened = await sf.run(run_id, **options)
+            way.lose(sf, opened)
         with pytest.raises(RunFailed, match=f"{allowed} of {allowed} deliveries were lost"):
-            await hf.run(run_id)
+            await sf.run(run_id)
 
 
 @both
 async def test_a_revived_run_has_all_its_deliveries_again(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     for round_ in range(2):
         for _ in range(3):
-            opened = await hf.run("r", on_failed="revive" if round_ else "raise")
+            opened = await sf.run("r", on_failed="revive" if round_ else "raise")
             await opened.step(calls.a)
-            way.lose(hf, opened)
+            way.lose(sf, opened)
         with pytest.raises(RunFailed):
-            await hf.run("r")
+            await sf.run("r")
     assert calls.names == ["a"]
 
 
@@ -128,9 +129,9 @@ def test_a_worker_that_slept_past_its_lease_is_fenced_off(spawn: Spawn, url: str
     child = spawn("hold", url, "r", {})
     child.hear("holding")
     child.stop()
-    with Holdfast(url) as hf:
-        hf.store.clock.advance(LEASE_SECONDS + 1)
-        with hf.run("r") as run:
+    with Stepfast(url) as sf:
+        sf.store.clock.advance(LEASE_SECONDS + 1)
+        with sf.run("r") as run:
             assert run.attempt == 2
             child.go_on()
             child.say()
@@ -139,8 +140,8 @@ def test_a_worker_that_slept_past_its_lease_is_fenced_off(spawn: Spawn, url: str
             assert run.steps() == ["effect#1"]
             assert run.step(do, "first", name="effect") == "first done"
             assert run.step(do, "second", name="effect") == "second done"
-        assert [(s["key"], s["attempt"]) for s in hf.steps("r")] == [("effect#1", 1), ("effect#2", 2)]
-        assert hf.get_intent("r")["lost_deliveries"] == 1
+        assert [(s["key"], s["attempt"]) for s in sf.steps("r")] == [("effect#1", 1), ("effect#2", 2)]
+        assert sf.get_intent("r")["lost_deliveries"] == 1
     assert Effects(tmp_path).lines()[0] == "first"
 
 
@@ -148,25 +149,25 @@ def test_a_fenced_worker_does_not_even_begin_a_one_shot(spawn: Spawn, url: str, 
     child = spawn("hold_once", url, "r")
     child.hear("holding")
     child.stop()
-    with Holdfast(url) as hf:
-        hf.store.clock.advance(LEASE_SECONDS + 1)
-        with hf.run("r") as run:
+    with Stepfast(url) as sf:
+        sf.store.clock.advance(LEASE_SECONDS + 1)
+        with sf.run("r") as run:
             child.go_on()
             child.say()
             assert child.hear("stopped")[0] == "Fenced"
             assert run.once(do, "pay", name="effect") == "pay done"
-        assert [(s["key"], s["attempt"]) for s in hf.steps("r")] == [("once:effect#1", 2)]
+        assert [(s["key"], s["attempt"]) for s in sf.steps("r")] == [("once:effect#1", 2)]
     assert Effects(tmp_path).lines() == []
 
 
 @both
 async def test_nothing_of_an_old_attempt_is_written(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    zombie = await hf.run("r")
+    sf = way.open()
+    zombie = await sf.run("r")
     await zombie.step(calls.a)
-    way.lose(hf, zombie)
-    async with hf.run("r") as run:
-        before = (await hf.get_intent("r"))["seq"], await hf.steps("r")
+    way.lose(sf, zombie)
+    async with sf.run("r") as run:
+        before = (await sf.get_intent("r"))["seq"], await sf.steps("r")
         attempts: list[Callable[[], Any]] = [
             lambda: zombie.step(calls.b),
             lambda: zombie.once(calls.c),
@@ -177,7 +178,7 @@ async def test_nothing_of_an_old_attempt_is_written(way: Way, calls: Calls) -> N
         for attempt in attempts:
             with pytest.raises(Fenced, match="nothing was written"):
                 await attempt()
-        assert ((await hf.get_intent("r"))["seq"], await hf.steps("r")) == before
+        assert ((await sf.get_intent("r"))["seq"], await sf.steps("r")) == before
         await run.step(calls.a)
     # A plain step may have run twice, a one-shot not even once.
     assert calls.names == ["a", "b"]
@@ -185,15 +186,15 @@ async def test_nothing_of_an_old_attempt_is_written(way: Way, calls: Calls) -> N
 
 @both
 async def test_a_fenced_worker_cannot_end_the_run(way: Way) -> None:
-    hf = way.open()
-    zombie = await hf.run("r")
-    way.lose(hf, zombie)
-    async with hf.run("r") as run:
+    sf = way.open()
+    zombie = await sf.run("r")
+    way.lose(sf, zombie)
+    async with sf.run("r") as run:
         zombie.complete("zombie")
         with pytest.raises(Fenced):
             await zombie.__aexit__(None, None, None)
         run.complete("living")
-    assert (await hf.get_intent("r"))["result"] == "living"
+    assert (await sf.get_intent("r"))["result"] == "living"
 
 
 # The heart
@@ -202,12 +203,12 @@ async def test_a_fenced_worker_cannot_end_the_run(way: Way) -> None:
 class Beats:
     """Watches the heart of a client: wait for so many renewals, or for one that was refused."""
 
-    def __init__(self, hf: Any) -> None:
+    def __init__(self, sf: Any) -> None:
         self.count = 0
         self.refused = threading.Event()
         self.changed = threading.Condition()
-        self._one = hf.store.one
-        hf.store.one = self.one
+        self._one = sf.store.one
+        sf.store.one = self.one
 
     def one(self, op: Any, **options: Any) -> Any:
         try:
@@ -228,28 +229,28 @@ class Beats:
 @both
 async def test_the_heart_keeps_a_run_whose_step_takes_long(way: Way, calls: Calls) -> None:
     """In an async run it even blocks the event loop."""
-    hf = way.open(lease_seconds=1)
-    beats = Beats(hf.inner if way.blocks else hf)
+    sf = way.open(lease_seconds=1)
+    beats = Beats(sf.inner if way.blocks else sf)
 
     def long() -> str:
         beats.wait_for(4)  # at a third of the lease each, so the first lease is over
-        with Holdfast(way.url) as other, pytest.raises(RunBusy):
+        with Stepfast(way.url) as other, pytest.raises(RunBusy):
             other.run("r")
         return "done"
 
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert await run.step(way.function(long)) == "done"
         assert run.attempt == 1
-    intent = await hf.get_intent("r")
+    intent = await sf.get_intent("r")
     assert (intent["lost_deliveries"], intent["delivery_attempt"]) == (0, 1)
 
 
 @both
 async def test_the_heart_stops_a_run_that_was_taken_over(way: Way, calls: Calls) -> None:
-    hf = way.open(lease_seconds=1)
-    beats = Beats(hf.inner if way.blocks else hf)
+    sf = way.open(lease_seconds=1)
+    beats = Beats(sf.inner if way.blocks else sf)
     with pytest.raises(Fenced):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             other = way.open()
             other.store.clock.advance(2)
             taken = await other.run("r")
@@ -262,11 +263,11 @@ async def test_the_heart_stops_a_run_that_was_taken_over(way: Way, calls: Calls)
 
 @both
 async def test_the_heart_stops_a_run_that_was_ended_from_outside(way: Way, calls: Calls) -> None:
-    hf = way.open(lease_seconds=1)
-    beats = Beats(hf.inner if way.blocks else hf)
+    sf = way.open(lease_seconds=1)
+    beats = Beats(sf.inner if way.blocks else sf)
     with pytest.raises(RunFailed, match=r"ended from outside.*CANCELED"):
-        async with hf.run("r") as run:
-            await hf.cancel("r", reason="not needed")
+        async with sf.run("r") as run:
+            await sf.cancel("r", reason="not needed")
             assert beats.refused.wait(30)
             await _until_poisoned(run)
             await run.step(calls.a)
@@ -296,14 +297,14 @@ def test_an_owner_is_dead_only_if_this_machine_can_tell() -> None:
 
 @both
 async def test_the_lease_of_an_owner_elsewhere_must_run_out(way: Way) -> None:
-    hf = way.open()
-    hf._core._owner = (this_process().pid, msgspec.structs.replace(this_process(), host="elsewhere").text())
-    far = await hf.run("r")
-    hf._core.heart.discard(far._session)
-    near = way.open(clock=hf.store.clock)
+    sf = way.open()
+    sf._core._owner = (this_process().pid, msgspec.structs.replace(this_process(), host="elsewhere").text())
+    far = await sf.run("r")
+    sf._core.heart.discard(far._session)
+    near = way.open(clock=sf.store.clock)
     with pytest.raises(RunBusy):
         await near.run("r", wait=0)
-    hf.store.clock.advance(LEASE_SECONDS + 1)
+    sf.store.clock.advance(LEASE_SECONDS + 1)
     async with near.run("r", wait=0) as run:
         assert run.attempt == 2
 
@@ -313,77 +314,77 @@ async def test_the_lease_of_an_owner_elsewhere_must_run_out(way: Way) -> None:
 
 @both
 async def test_past_its_deadline_a_run_is_timed_out(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     with pytest.raises(Fenced, match="deadline"):
-        async with hf.run("r", ttl_seconds=60) as run:
+        async with sf.run("r", ttl_seconds=60) as run:
             await run.step(calls.a)
-            hf.store.clock.advance(61)
+            sf.store.clock.advance(61)
             await run.step(calls.b)
-    intent = await hf.wait_for("r", timeout=0)
+    intent = await sf.wait_for("r", timeout=0)
     assert (intent["status"], intent["reason"]) == ("TIMED_OUT", "the deadline passed")
-    assert [s["key"] for s in await hf.steps("r")] == ["a#1"]
+    assert [s["key"] for s in await sf.steps("r")] == ["a#1"]
     with pytest.raises(RunFailed, match="TIMED_OUT"):
-        await hf.run("r")
-    async with hf.run("r", on_failed="revive") as run:
+        await sf.run("r")
+    async with sf.run("r", on_failed="revive") as run:
         await run.step(calls.a)
     assert calls.names == ["a", "b"]
 
 
 @both
 async def test_a_deadline_passes_with_nobody_at_work(way: Way) -> None:
-    hf = way.open()
-    for run_id, ask in (("a", hf.get_intent), ("b", hf.describe), ("c", hf.wait_for)):
-        opened = await hf.run(run_id, ttl_seconds=60)
-        way.lose(hf, opened)
-        hf.store.clock.advance(61)
+    sf = way.open()
+    for run_id, ask in (("a", sf.get_intent), ("b", sf.describe), ("c", sf.wait_for)):
+        opened = await sf.run(run_id, ttl_seconds=60)
+        way.lose(sf, opened)
+        sf.store.clock.advance(61)
         assert (await ask(run_id))["status"] == "TIMED_OUT"
-    opened = await hf.run("d", ttl_seconds=60)
-    way.lose(hf, opened)
-    hf.store.clock.advance(61)
-    assert [event["event_type"] async for event in hf.observe("d")][-1] == "intent.timed_out"
+    opened = await sf.run("d", ttl_seconds=60)
+    way.lose(sf, opened)
+    sf.store.clock.advance(61)
+    assert [event["event_type"] async for event in sf.observe("d")][-1] == "intent.timed_out"
 
 
 @both
 async def test_completing_after_the_deadline_is_too_late(way: Way) -> None:
-    hf = way.open()
+    sf = way.open()
     with pytest.raises(RunFailed, match="TIMED_OUT"):
-        async with hf.run("r", ttl_seconds=60):
-            hf.store.clock.advance(61)
-    assert (await hf.get_intent("r"))["status"] == "TIMED_OUT"
+        async with sf.run("r", ttl_seconds=60):
+            sf.store.clock.advance(61)
+    assert (await sf.get_intent("r"))["status"] == "TIMED_OUT"
 
 
 @both
 async def test_a_cancelled_run_stops_at_its_next_step(way: Way, calls: Calls) -> None:
-    hf, outside = way.open(), way.open()
+    sf, outside = way.open(), way.open()
     with pytest.raises(AlreadyFinished, match="CANCELED"):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             await run.step(calls.a)
             await outside.cancel("r", reason="not needed", actor="ann")
             await run.step(calls.b)
-    intent = await hf.wait_for("r", timeout=0)
+    intent = await sf.wait_for("r", timeout=0)
     assert (intent["status"], intent["reason"]) == ("CANCELED", "not needed")
-    assert [s["key"] for s in await hf.steps("r")] == ["a#1"]
-    assert (await hf.events("r"))[-1]["actor"] == "ann"
+    assert [s["key"] for s in await sf.steps("r")] == ["a#1"]
+    assert (await sf.events("r"))[-1]["actor"] == "ann"
     with pytest.raises(AlreadyFinished):
-        await hf.cancel("r")
+        await sf.cancel("r")
 
 
 @both
 async def test_a_cancelled_run_does_not_begin_a_one_shot(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     with pytest.raises(AlreadyFinished):
-        async with hf.run("r") as run:
-            await hf.cancel("r")
+        async with sf.run("r") as run:
+            await sf.cancel("r")
             await run.once(calls.pay)
     assert calls.made == []
 
 
 @both
 async def test_a_run_can_be_resolved_from_outside(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    opened = await hf.run("r")
-    way.lose(hf, opened)
-    await hf.resolve_intent("r", "COMPLETED", result={"by": "hand"}, actor="ann")
-    assert (await hf.wait_for("r", timeout=0))["result"] == {"by": "hand"}
-    async with hf.run("r") as run:
+    sf = way.open()
+    opened = await sf.run("r")
+    way.lose(sf, opened)
+    await sf.resolve_intent("r", "COMPLETED", result={"by": "hand"}, actor="ann")
+    assert (await sf.wait_for("r", timeout=0))["result"] == {"by": "hand"}
+    async with sf.run("r") as run:
         assert run.result == {"by": "hand"}

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, Damaged, Diverged, Holdfast, InvalidInput, Retry, StepFailed, Unencodable
-from holdfast.testing import on_failpoint
+from stepfast import AsyncStepfast, Damaged, Diverged, InvalidInput, Retry, StepFailed, Stepfast, Unencodable
+from stepfast.testing import on_failpoint
 from tests.run.kit import Boom, Calls, Way, both, counting, events_of
 
 
 @both
 async def test_a_finished_step_answers_from_the_journal_after_a_crash(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with way.crashing(hf, "r") as run:
+    sf = way.open()
+    async with way.crashing(sf, "r") as run:
         first = await run.step(calls.fetch, 1)
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert await run.step(calls.fetch, 1) == first == ["fetch", 1]
         assert await run.step(calls.fetch, 2) == ["fetch", 2]
     assert calls.made == [("fetch", 1), ("fetch", 2)]
@@ -31,12 +31,12 @@ async def test_a_finished_step_answers_from_the_journal_after_a_crash(way: Way, 
 
 @both
 async def test_a_step_that_had_not_finished_runs_again(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     with pytest.raises(Boom):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             await run.step(calls.a)
             await run.step(calls.raising("b", Boom("no")))
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         await run.step(calls.a)
         assert await run.step(calls.b) == ["b"]
     assert calls.names == ["a", "b", "b"]
@@ -44,23 +44,23 @@ async def test_a_step_that_had_not_finished_runs_again(way: Way, calls: Calls) -
 
 @both
 async def test_none_is_a_result_like_any_other(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     nothing = calls.answering("nothing", lambda: None)
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         assert await run.step(nothing) is None
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert await run.step(nothing) is None
     assert calls.names == ["nothing"]
 
 
 @both
 async def test_a_step_costs_one_commit_and_an_answer_from_the_journal_none(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with way.crashing(hf, "r") as run:
+    sf = way.open()
+    async with way.crashing(sf, "r") as run:
         with counting() as passed:
             await run.step(calls.a)
         assert passed["sqlite.after_commit"] == 1
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         with counting() as passed:
             await run.step(calls.a)
         assert passed["sqlite.after_commit"] == 0
@@ -68,12 +68,12 @@ async def test_a_step_costs_one_commit_and_an_answer_from_the_journal_none(way: 
 
 @both
 async def test_an_error_is_recorded_on_request_and_raised_again_without_running(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     fails = calls.raising("fails", ValueError("wrong", 7))
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         with pytest.raises(ValueError, match="wrong"):
             await run.step(fails, record_errors=True)
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         with pytest.raises(ValueError, match="wrong") as caught:
             await run.step(fails, record_errors=True)
         assert caught.value.args == ("wrong", 7)
@@ -83,11 +83,11 @@ async def test_an_error_is_recorded_on_request_and_raised_again_without_running(
 
 @both
 async def test_only_the_named_errors_are_recorded(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with way.crashing(hf, "r") as run:
+    sf = way.open()
+    async with way.crashing(sf, "r") as run:
         with pytest.raises(Boom):
             await run.step(calls.raising("f", Boom("no")), key="f", record_errors=(ValueError,))
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert await run.step(calls.f, key="f", record_errors=(ValueError,)) == ["f"]
     assert calls.names == ["f", "f"]
 
@@ -95,11 +95,11 @@ async def test_only_the_named_errors_are_recorded(way: Way, calls: Calls) -> Non
 @both
 async def test_a_recorded_error_whose_class_is_gone_comes_back_as_step_failed(way: Way, calls: Calls) -> None:
     gone = type("Gone", (Exception,), {"__module__": "no.such.module"})
-    hf = way.open()
-    async with way.crashing(hf, "r") as run:
+    sf = way.open()
+    async with way.crashing(sf, "r") as run:
         with pytest.raises(gone):
             await run.step(calls.raising("f", gone("away")), record_errors=True)
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         with pytest.raises(StepFailed, match="Gone: away") as caught:
             await run.step(calls.f, record_errors=True)
         assert caught.value.details["error"]["message"] == "away"
@@ -107,7 +107,7 @@ async def test_a_recorded_error_whose_class_is_gone_comes_back_as_step_failed(wa
 
 @both
 async def test_a_flaky_step_is_retried_within_its_attempt(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     outcomes = iter([Boom("one"), Boom("two"), "well"])
 
     def flaky() -> Any:
@@ -117,33 +117,33 @@ async def test_a_flaky_step_is_retried_within_its_attempt(way: Way, calls: Calls
         return outcome
 
     step = calls.answering("flaky", flaky)
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert await run.step(step, retry=Retry(attempts=3, delay=0.001)) == "well"
         assert run.attempt == 1
     assert calls.names == ["flaky"] * 3
-    assert (await hf.get_intent("r"))["lost_deliveries"] == 0
-    assert events_of(await hf.events("r"))[-1] == "completed"
+    assert (await sf.get_intent("r"))["lost_deliveries"] == 0
+    assert events_of(await sf.events("r"))[-1] == "completed"
 
 
 @both
 async def test_retries_end_and_do_not_count_in_the_next_attempt(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     twice = Retry(attempts=2, delay=0.001)
     with pytest.raises(Boom):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             await run.step(calls.raising("f", Boom("no")), retry=twice)
     assert calls.names == ["f", "f"]
     with pytest.raises(Boom):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             await run.step(calls.raising("f", Boom("no")), retry=twice)
     assert calls.names == ["f"] * 4
 
 
 @both
 async def test_only_the_named_errors_are_retried(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     with pytest.raises(Boom):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             await run.step(calls.raising("f", Boom("no")), retry=Retry(attempts=5, delay=0.001, on=(OSError,)))
     assert calls.names == ["f"]
 
@@ -157,12 +157,12 @@ def test_pauses_between_retries_grow_up_to_their_limit() -> None:
 
 @both
 async def test_an_explicit_key_names_the_step_wherever_it_stands(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with way.crashing(hf, "r") as run:
+    sf = way.open()
+    async with way.crashing(sf, "r") as run:
         await run.step(calls.a, key="first/ä#1")
         assert await run.step(calls.b, key="second") == ["b"]
         assert run.steps() == ["first%2F%C3%A4%231", "second"]
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert await run.step(calls.b, key="second") == ["b"]
         await run.step(calls.a, key="first/ä#1")
     assert calls.names == ["a", "b"]
@@ -170,8 +170,8 @@ async def test_an_explicit_key_names_the_step_wherever_it_stands(way: Way, calls
 
 @both
 async def test_the_same_explicit_key_in_one_attempt_gives_the_one_record(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with hf.run("r") as run:
+    sf = way.open()
+    async with sf.run("r") as run:
         assert await run.step(calls.a, key="k") == await run.step(calls.a, key="k")
     assert calls.names == ["a"]
 
@@ -179,17 +179,17 @@ async def test_the_same_explicit_key_in_one_attempt_gives_the_one_record(way: Wa
 @pytest.mark.parametrize("key", ["", "k" * 513])
 @both
 async def test_an_unusable_key_is_refused_before_anything_runs(way: Way, calls: Calls, key: str) -> None:
-    hf = way.open()
+    sf = way.open()
     with pytest.raises(InvalidInput, match="key"):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             await run.step(calls.a, key=key)
     assert calls.made == []
 
 
 @both
 async def test_keys_come_from_kind_name_and_ordinal(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with hf.run("r") as run:
+    sf = way.open()
+    async with sf.run("r") as run:
         await run.step(calls.f)
         await run.step(calls.f)
         await run.step(calls.f, kind="model")
@@ -197,7 +197,7 @@ async def test_keys_come_from_kind_name_and_ordinal(way: Way, calls: Calls) -> N
         await run.once(calls.f)
         await run.step(way.function(lambda: 1))
         assert run.steps() == ["f#1", "f#2", "model:f#1", "other name%2F1#1", "once:f#1", "lambda#1"]
-    shown = {step["key"]: step for step in await hf.steps("r")}
+    shown = {step["key"]: step for step in await sf.steps("r")}
     assert shown["model:f#1"]["kind"] == "model"
     assert shown["other name%2F1#1"]["name"] == "other name/1"
     assert shown["f#1"]["status"] == "FINISHED"
@@ -205,29 +205,29 @@ async def test_keys_come_from_kind_name_and_ordinal(way: Way, calls: Calls) -> N
 
 @both
 async def test_a_kind_that_belongs_to_one_shots_is_refused(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     with pytest.raises(InvalidInput, match="once"):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             await run.step(calls.f, kind="once")
 
 
 @both
 async def test_what_cannot_be_called_is_refused(way: Way) -> None:
-    hf = way.open()
+    sf = way.open()
     with pytest.raises(InvalidInput, match="cannot be called"):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             await run.step(42)
 
 
 @both
 async def test_a_partial_counts_with_its_name_and_its_arguments(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with way.crashing(hf, "r") as run:
+    sf = way.open()
+    async with way.crashing(sf, "r") as run:
         assert await run.step(partial(calls.f, 1), 2) == ["f", 1, 2]
         assert run.steps() == ["f#1"]
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         assert await run.step(partial(calls.f, 1), 2) == ["f", 1, 2]
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         with pytest.raises(Diverged):
             await run.step(partial(calls.f, 3), 2)
     assert calls.names == ["f"]
@@ -235,46 +235,46 @@ async def test_a_partial_counts_with_its_name_and_its_arguments(way: Way, calls:
 
 @both
 async def test_inputs_stand_for_arguments_that_change_by_themselves(way: Way, calls: Calls) -> None:
-    hf = way.open()
-    async with way.crashing(hf, "r") as run:
+    sf = way.open()
+    async with way.crashing(sf, "r") as run:
         await run.step(calls.f, "id-1", inputs={"question": "why"})
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         assert await run.step(calls.f, "id-2", inputs={"question": "why"}) == ["f", "id-1"]
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         with pytest.raises(Diverged, match="how"):
             await run.step(calls.f, "id-2", inputs={"question": "how"})
 
 
 @both
 async def test_a_result_that_cannot_be_stored_says_where_it_is_wrong(way: Way, calls: Calls) -> None:
-    hf = way.open()
+    sf = way.open()
     odd = calls.answering("odd", lambda: {"rows": [1, object()]})
     with pytest.raises(Unencodable, match=r"rows.*1.*object"):
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             await run.step(odd)
-    assert (await hf.steps("r")) == []
+    assert (await sf.steps("r")) == []
 
 
 def test_a_coroutine_function_in_a_blocking_run_is_refused_by_name(tmp_path: Path) -> None:
     async def later() -> None: ...
 
     with (
-        Holdfast(tmp_path / "holdfast.db") as hf,
+        Stepfast(tmp_path / "stepfast.db") as sf,
         pytest.raises(InvalidInput, match=r"later is a coroutine function"),
-        hf.run("r") as run,
+        sf.run("r") as run,
     ):
         run.step(later)  # type: ignore[unused-coroutine]
 
 
 async def test_a_plain_function_may_be_a_step_of_an_async_run(tmp_path: Path) -> None:
-    async with AsyncHoldfast(tmp_path / "holdfast.db") as hf, hf.run("r") as run:
+    async with AsyncStepfast(tmp_path / "stepfast.db") as sf, sf.run("r") as run:
         assert await run.step(len, [1, 2]) == 2
 
 
 @both
 async def test_a_caller_s_own_retry_is_one_step_and_not_two(way: Way, calls: Calls) -> None:
     """A call that left no record gives its key to the next equal one, so that a resumed run finds the success."""
-    hf = way.open()
+    sf = way.open()
 
     async def body(run: Any, failures: int) -> Any:
         for _ in range(failures):
@@ -283,10 +283,10 @@ async def test_a_caller_s_own_retry_is_one_step_and_not_two(way: Way, calls: Cal
         await run.step(calls.f, 2)
         return await run.step(calls.f, 1)
 
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         assert await body(run, 2) == ["f", 1]
         assert set(run.steps()) == {"f#1", "f#2"}
-    async with hf.run("r") as run:
+    async with sf.run("r") as run:
         assert await run.step(calls.f, 1) == ["f", 1]
         assert await run.step(calls.f, 2) == ["f", 2]
     assert calls.made == [("f", 1), ("f", 1), ("f", 2), ("f", 1)]
@@ -298,8 +298,8 @@ async def test_a_caller_s_own_retry_is_one_step_and_not_two(way: Way, calls: Cal
 @pytest.mark.parametrize("column", ["result", "input_hash", "preview", "name", "kind", "attempt", "seal"])
 @both
 async def test_a_damaged_record_is_not_used_and_its_step_is_not_run_again(way: Way, calls: Calls, column: str) -> None:
-    hf = way.open()
-    async with way.crashing(hf, "r") as run:
+    sf = way.open()
+    async with way.crashing(sf, "r") as run:
         await run.step(calls.a, "argument")
     with closing(sqlite3.connect(way.path)) as store:
         [value] = store.execute(f"SELECT {column} FROM steps").fetchone()
@@ -309,7 +309,7 @@ async def test_a_damaged_record_is_not_used_and_its_step_is_not_run_again(way: W
             value = value + 1 if isinstance(value, int) else f"{value}x"
         store.execute(f"UPDATE steps SET {column} = ?", [value])
         store.commit()
-    async with way.crashing(hf, "r") as run:
+    async with way.crashing(sf, "r") as run:
         with pytest.raises(Damaged, match="a#1"):
             await run.step(calls.a, "argument")
     assert calls.names == ["a"]
@@ -327,7 +327,7 @@ async def test_a_step_cancelled_while_it_is_written_is_kept(tmp_path: Path) -> N
         return len(done)
 
     loop = asyncio.get_running_loop()
-    async with AsyncHoldfast(tmp_path / "holdfast.db") as hf, hf.run("r") as run:
+    async with AsyncStepfast(tmp_path / "stepfast.db") as sf, sf.run("r") as run:
         task = asyncio.create_task(run.step(work, key="k"))
 
         def cancel() -> None:
@@ -349,8 +349,8 @@ async def test_a_step_cancelled_while_it_works_leaves_nothing(tmp_path: Path) ->
             await asyncio.Event().wait()
         return "done"
 
-    async with AsyncHoldfast(tmp_path / "holdfast.db") as hf:
-        async with hf.run("r") as run:
+    async with AsyncStepfast(tmp_path / "stepfast.db") as sf:
+        async with sf.run("r") as run:
             task = asyncio.create_task(run.step(work, False, inputs="same"))
             await started.wait()
             task.cancel()
@@ -358,25 +358,25 @@ async def test_a_step_cancelled_while_it_works_leaves_nothing(tmp_path: Path) ->
                 await task
             assert run.steps() == []
             assert await run.step(work, True, inputs="same") == "done"
-        assert [s["key"] for s in await hf.steps("r")] == ["work#1"]
+        assert [s["key"] for s in await sf.steps("r")] == ["work#1"]
 
 
 async def test_a_cancelled_run_of_a_task_is_handed_back(tmp_path: Path) -> None:
     started = asyncio.Event()
 
-    async def body(hf: AsyncHoldfast) -> None:
-        async with hf.run("r") as run:
+    async def body(sf: AsyncStepfast) -> None:
+        async with sf.run("r") as run:
             await run.step(len, "abc")
             started.set()
             await asyncio.Event().wait()
 
-    async with AsyncHoldfast(tmp_path / "holdfast.db") as hf:
-        task = asyncio.create_task(body(hf))
+    async with AsyncStepfast(tmp_path / "stepfast.db") as sf:
+        task = asyncio.create_task(body(sf))
         await started.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        intent = await hf.get_intent("r")
+        intent = await sf.get_intent("r")
         assert (intent["status"], intent["lost_deliveries"]) == ("IN_PROGRESS", 0)
-        async with hf.run("r") as run:
+        async with sf.run("r") as run:
             assert run.steps() == ["len#1"]

@@ -12,21 +12,21 @@ from typing import Any
 
 import msgspec
 
-import holdfast.client  # noqa: F401 - a public name loads its module only when it is used
-from holdfast.codec import Codec, _envelope
-from holdfast.flow import Call, Do, Flow
-from holdfast.intents import Intent, Status
-from holdfast.journal import StepStatus
-from holdfast.ledger import StepCall
-from holdfast.mapping import Chunks
-from holdfast.ops import FinishIntent, GetIntent, PutCheckpoint, RecordStep, SuspendIntent
-from holdfast.session import Session
-from holdfast.stores import files, plans, sql
-from holdfast.stores.group import Request
-from holdfast.stores.plans import rows
-from holdfast.stores.postgres_link import Link
-from holdfast.stores.sql import Plan, load_migrations, load_queries, query, together
-from holdfast.stores.sqlite import SqliteStore
+import stepfast.client  # noqa: F401 - a public name loads its module only when it is used
+from stepfast.codec import Codec, _envelope
+from stepfast.flow import Call, Do, Flow
+from stepfast.intents import Intent, Status
+from stepfast.journal import StepStatus
+from stepfast.ledger import StepCall
+from stepfast.mapping import Chunks
+from stepfast.ops import FinishIntent, GetIntent, PutCheckpoint, RecordStep, SuspendIntent
+from stepfast.session import Session
+from stepfast.stores import files, plans, sql
+from stepfast.stores.group import Request
+from stepfast.stores.plans import rows
+from stepfast.stores.postgres_link import Link
+from stepfast.stores.sql import Plan, load_migrations, load_queries, query, together
+from stepfast.stores.sqlite import SqliteStore
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def bug(*tests: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
 
 def everywhere(name: str, new: Any) -> None:
     """Put something else in the place of a function, wherever it was imported to."""
-    places = [module for key, module in sys.modules.items() if key.startswith("holdfast.") and hasattr(module, name)]
+    places = [module for key, module in sys.modules.items() if key.startswith("stepfast.") and hasattr(module, name)]
     assert places, f"the library has no {name} any more: plant this bug anew"
     for module in places:
         setattr(module, name, new)

@@ -10,14 +10,14 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from holdfast.clock import new_id
-from holdfast.errors import Fenced
-from holdfast.intents import fold
-from holdfast.journal import Step, StepStatus
-from holdfast.ops import AppendEvent, CreateIntent, NewIntent, OpenIntent, ReadEvents, ReadJournal, RecordStep
-from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing import on_failpoint
+from stepfast.clock import new_id
+from stepfast.errors import Fenced
+from stepfast.intents import fold
+from stepfast.journal import Step, StepStatus
+from stepfast.ops import AppendEvent, CreateIntent, NewIntent, OpenIntent, ReadEvents, ReadJournal, RecordStep
+from stepfast.stores.postgres import PostgresStore
+from stepfast.stores.sqlite import SqliteStore
+from stepfast.testing import on_failpoint
 
 
 def test_a_lease_lost_on_the_way_is_still_refused(tmp_path: Path) -> None:

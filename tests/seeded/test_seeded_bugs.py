@@ -24,14 +24,14 @@ class Zygote:
 
     def __init__(self, server: postgres_server.Server) -> None:
         # What the forks count is not to be counted twice.
-        left_out = ("PYTEST_", "HOLDFAST_PROOFS")
+        left_out = ("PYTEST_", "STEPFAST_PROOFS")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
         # The forks join the database server of this run, and have databases of their own on it.
         mine = os.environ.get("PYTEST_XDIST_WORKER", "alone")
         shared = {
-            "PYTEST_XDIST_TESTRUNUID": server.url.rpartition("holdfast-tests-")[2],
+            "PYTEST_XDIST_TESTRUNUID": server.url.rpartition("stepfast-tests-")[2],
             "PYTEST_XDIST_WORKER": f"seeded_{mine}",
-            "HOLDFAST_TEST_DRIVERS": "sqlite-memory-sync",
+            "STEPFAST_TEST_DRIVERS": "sqlite-memory-sync",
         }
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.seeded.zygote"],

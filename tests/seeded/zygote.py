@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.processes import Child, Note
+from stepfast.testing.processes import Child, Note
 from tests.seeded.bugs import BUGS
 
 # Each fork loads pytest's plugins anew, and the one that is left out takes longer than most of the tests.
@@ -33,7 +33,7 @@ class Outcomes:
 
 
 def answer(bug: str | None, tests: list[str]) -> dict[str, object]:
-    with tempfile.TemporaryDirectory(prefix="holdfast-seeded-") as folder:
+    with tempfile.TemporaryDirectory(prefix="stepfast-seeded-") as folder:
         said = Path(folder, "said")
 
         def life(note: Note) -> None:

@@ -11,9 +11,9 @@ import httpx
 import psycopg
 import pytest
 
-from holdfast.server.app import App, build_app
-from holdfast.server.settings import Settings
-from holdfast.stores import Store, open_store
+from stepfast.server.app import App, build_app
+from stepfast.server.settings import Settings
+from stepfast.stores import Store, open_store
 from tests.server.live import Live, settings_for
 
 Starter = Callable[..., Live]

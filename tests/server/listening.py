@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import httpx
 
-from holdfast.platform_api._flows import Frames
+from stepfast.platform_api._flows import Frames
 
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 

@@ -14,12 +14,12 @@ from typing import Any
 import httpx
 import msgspec
 
-from holdfast.server.settings import Limits, Settings
+from stepfast.server.settings import Limits, Settings
 
 _PROGRAM = """
 import sys, msgspec
-from holdfast.server.serve import run
-from holdfast.server.settings import Settings
+from stepfast.server.serve import run
+from stepfast.server.settings import Settings
 run(msgspec.json.decode(sys.argv[1].encode(), type=Settings))
 """
 

@@ -9,16 +9,16 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast import Codec, Holdfast
-from holdfast.clock import new_id
-from holdfast.codec import KeyRing
-from holdfast.intents import Intent
-from holdfast.ops import Claim, CreateIntent, GetIntent, GetRecord, NewIntent
-from holdfast.server import agents_api, intents_api
-from holdfast.server.keys import create_key
-from holdfast.server.mesh import Mesh
-from holdfast.server.settings import Settings
-from holdfast.stores import Store
+from stepfast import Codec, Stepfast
+from stepfast.clock import new_id
+from stepfast.codec import KeyRing
+from stepfast.intents import Intent
+from stepfast.ops import Claim, CreateIntent, GetIntent, GetRecord, NewIntent
+from stepfast.server import agents_api, intents_api
+from stepfast.server.keys import create_key
+from stepfast.server.mesh import Mesh
+from stepfast.server.settings import Settings
+from stepfast.stores import Store
 
 Running = Callable[..., Any]
 ASK: dict[str, Any] = {"intent_type": "intent.demo.v1", "to_agent": "agent://acme/prod/worker", "payload": {"x": 1}}
@@ -246,11 +246,11 @@ async def test_values_that_the_server_cannot_read_are_opaque(wire: Wire, store: 
 
 
 async def test_what_the_library_sends_and_the_wire_completes_is_read_by_the_library(wire: Wire, store_url: str) -> None:
-    with Holdfast(store_url) as hf:
-        intent_id = hf.send_intent({"intent_type": "t.v1", "to_agent": "a", "payload": {"n": 1}})
+    with Stepfast(store_url) as sf:
+        intent_id = sf.send_intent({"intent_type": "t.v1", "to_agent": "a", "payload": {"n": 1}})
         assert (await wire.intent(intent_id))["payload"] == {"n": 1}
         await wire.resume(intent_id, {"action": "complete", "sum": 3})
-        assert hf.wait_for(intent_id)["result"] == {"sum": 3}
+        assert sf.wait_for(intent_id)["result"] == {"sum": 3}
 
 
 # --- resume --------------------------------------------------------------------------------------

@@ -22,9 +22,9 @@ from axme import (  # type: ignore[import-untyped]
     AxmeValidationError,
 )
 
-from holdfast.clock import new_id
-from holdfast.server.keys import create_key
-from holdfast.stores import AsyncStore, open_store
+from stepfast.clock import new_id
+from stepfast.server.keys import create_key
+from stepfast.stores import AsyncStore, open_store
 from tests.server.live import Live
 
 Starter = Callable[..., Live]

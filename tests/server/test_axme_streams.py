@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.ops import AppendEvent
-from holdfast.platform_api import AsyncPlatformAPI
-from holdfast.server.keys import create_key, revoke_key
-from holdfast.stores import AsyncStore, open_store
+from stepfast.ops import AppendEvent
+from stepfast.platform_api import AsyncPlatformAPI
+from stepfast.server.keys import create_key, revoke_key
+from stepfast.stores import AsyncStore, open_store
 from tests.server.listening import Reader, until
 from tests.server.live import Live
 

@@ -12,15 +12,16 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast import Holdfast
-from holdfast.clock import new_id
-from holdfast.errors import Conflict, Fenced
-from holdfast.ops import Claim, CreateIntent, NewIntent
-from holdfast.platform_api import AsyncPlatformAPI
-from holdfast.server.delivery import Hub
-from holdfast.server.keys import create_key
-from holdfast.server.settings import Settings
-from holdfast.stores import AsyncStore, open_store
+from stepfast import Stepfast
+from stepfast.clock import new_id
+from stepfast.errors import Conflict, Fenced
+from stepfast.ops import Claim, CreateIntent, NewIntent
+from stepfast.platform_api import AsyncPlatformAPI
+from stepfast.server.delivery import Hub
+from stepfast.server.keys import create_key
+from stepfast.server.settings import Settings
+from stepfast.stored_names import RUN_TYPE
+from stepfast.stores import AsyncStore, open_store
 from tests.server.listening import Reader, until
 from tests.server.live import Live
 
@@ -163,7 +164,7 @@ async def test_a_filter_for_ended_intents_gets_no_work(wire: Wire) -> None:
 
 async def test_runs_of_programs_are_nobodys_delivery(wire: Wire, store_url: str) -> None:
     with open_store(store_url) as store:
-        new = NewIntent(intent_id=new_id(), intent_type="holdfast.run.v1", to_agent="run://local/worker")
+        new = NewIntent(intent_id=new_id(), intent_type=RUN_TYPE, to_agent="run://local/worker")
         store.one(CreateIntent(new=new))
     listener = wire.listen(wait=2)
     assert await listener.end() == "properly"
@@ -336,8 +337,8 @@ async def test_an_ending_by_another_process_frees_the_listener(wire: Wire, store
     await wire.send()
     listener = wire.listen()
     [delivery] = await listener.intents()
-    with Holdfast(store_url) as hf:
-        hf.cancel(delivery["intent_id"])
+    with Stepfast(store_url) as sf:
+        sf.cancel(delivery["intent_id"])
     await wire.send()
     await listener.intents(2, seconds=SOON)
 

@@ -11,7 +11,7 @@ import httpx
 import msgspec
 import pytest
 
-from holdfast.server.settings import Limits, Settings
+from stepfast.server.settings import Limits, Settings
 from tests.server.conftest import Running
 
 ACCOUNTS = "/v1/service-accounts"
@@ -201,8 +201,8 @@ async def test_a_failure_inside_is_500_with_the_same_shape_and_says_nothing_of_t
 
 
 def test_the_error_body_survives_details_that_are_no_json() -> None:
-    from holdfast.errors import Conflict
-    from holdfast.server.errors import body_of
+    from stepfast.errors import Conflict
+    from stepfast.server.errors import body_of
 
     told = msgspec.json.decode(body_of(Conflict("odd", thing=object(), number=1)))
     assert told["error"]["details"]["number"] == 1

@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast import ops
-from holdfast.server import health, keys
-from holdfast.server.settings import Settings
-from holdfast.stores import AsyncStore, Store
-from holdfast.stores.files import WriterLock
+from stepfast import ops
+from stepfast.server import health, keys
+from stepfast.server.settings import Settings
+from stepfast.stores import AsyncStore, Store
+from stepfast.stores.files import WriterLock
 from tests.server.conftest import Running, Starter
 from tests.server.test_guard import is_error
 from tests.server.test_keys import with_key
@@ -26,7 +26,7 @@ async def test_health_says_alive_to_everybody(running: Running, store: Store) ->
     answer = await client.get("/health", headers={"host": "any.example", "origin": "https://any.example"})
     assert answer.json() == {
         "ok": True,
-        "service": "holdfast",
+        "service": "stepfast",
         "deployment_profile": "self-hosted",
         "storage": "sqlite",
     }
@@ -119,19 +119,19 @@ async def test_metrics_count_what_goes_through_the_platform(running: Running) ->
         if not line.startswith("#"):
             name, _, value = line.rpartition(" ")
             figures[name] = float(value)
-    assert figures["holdfast_intents_created_total"] == 3
-    assert figures["holdfast_deliveries_total"] == 4
-    assert figures["holdfast_redeliveries_total"] == 1
-    assert figures["holdfast_lease_losses_total"] == 1
-    assert figures['holdfast_intents{status="IN_PROGRESS"}'] == 3
-    assert figures["holdfast_store_bytes"] > 0
-    assert figures["holdfast_commit_seconds_count"] >= 4
-    assert figures["holdfast_open_streams"] == 0
-    assert figures["holdfast_steps_recorded_total"] == 0
+    assert figures["stepfast_intents_created_total"] == 3
+    assert figures["stepfast_deliveries_total"] == 4
+    assert figures["stepfast_redeliveries_total"] == 1
+    assert figures["stepfast_lease_losses_total"] == 1
+    assert figures['stepfast_intents{status="IN_PROGRESS"}'] == 3
+    assert figures["stepfast_store_bytes"] > 0
+    assert figures["stepfast_commit_seconds_count"] >= 4
+    assert figures["stepfast_open_streams"] == 0
+    assert figures["stepfast_steps_recorded_total"] == 0
     await client.get("/no/such/path")
     later = await client.get("/metrics")
-    assert 'holdfast_requests_total{route="none",status="404"} 1.0' in later.text
-    assert 'holdfast_requests_total{route="/metrics",status="200"} 1.0' in later.text
+    assert 'stepfast_requests_total{route="none",status="404"} 1.0' in later.text
+    assert 'stepfast_requests_total{route="/metrics",status="200"} 1.0' in later.text
 
 
 async def test_metrics_cover_every_workspace(running: Running, store: Store) -> None:
@@ -140,7 +140,7 @@ async def test_metrics_cover_every_workspace(running: Running, store: Store) -> 
     await shop.one(new_intent(1), tenant="acme/prod")
     await shop.one(new_intent(2))
     _, client = await running()
-    assert 'holdfast_intents{status="DELIVERED"} 2.0' in (await client.get("/metrics")).text
+    assert 'stepfast_intents{status="DELIVERED"} 2.0' in (await client.get("/metrics")).text
 
 
 async def test_metrics_are_for_this_machine_or_for_the_token(running: Running) -> None:
@@ -196,7 +196,7 @@ def test_a_real_server_comes_back_after_kill_9_on_the_same_port(live: Starter) -
 def test_a_real_server_on_postgresql(live: Starter, pg_store_url: str) -> None:
     server = live(pg_store_url)
     assert httpx.get(f"{server.url}/health").json()["storage"] == "postgresql"
-    assert "holdfast_store_bytes" in httpx.get(f"{server.url}/metrics").text
+    assert "stepfast_store_bytes" in httpx.get(f"{server.url}/metrics").text
     made = httpx.post(f"{server.url}/v1/service-accounts", json={"name": "worker"}).json()["service_account"]
     path = f"{server.url}/v1/service-accounts/{made['service_account_id']}/keys"
     token = httpx.post(path, json={}).json()["api_key"]

@@ -9,10 +9,10 @@ from uuid import UUID
 import httpx
 import pytest
 
-from holdfast.server import keys
-from holdfast.server.settings import Settings
-from holdfast.stores import Store
-from holdfast.stores.base import AsyncStore
+from stepfast.server import keys
+from stepfast.server.settings import Settings
+from stepfast.stores import Store
+from stepfast.stores.base import AsyncStore
 from tests.server.conftest import Starter
 from tests.server.sdk_agents import sdk
 

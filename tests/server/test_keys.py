@@ -13,14 +13,14 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast import wire
-from holdfast.errors import Conflict, InvalidInput, NotFound
-from holdfast.intents import Intent, Status
-from holdfast.server import keys
-from holdfast.server.errors import Forbidden
-from holdfast.server.pepper import find_pepper
-from holdfast.server.settings import Limits, Settings
-from holdfast.stores import AsyncStore, Store, open_store
+from stepfast import wire
+from stepfast.errors import Conflict, InvalidInput, NotFound
+from stepfast.intents import Intent, Status
+from stepfast.server import keys
+from stepfast.server.errors import Forbidden
+from stepfast.server.pepper import find_pepper
+from stepfast.server.settings import Limits, Settings
+from stepfast.stores import AsyncStore, Store, open_store
 from tests.server.conftest import Running, Starter
 from tests.server.test_guard import is_error
 
@@ -232,7 +232,7 @@ async def test_a_reading_of_the_table_that_was_overtaken_brings_no_key_back(
             await table.learn(revoked)  # through the API, while the old rows were on their way
         return found
 
-    monkeypatch.setattr("holdfast.server.key_table.list_keys", slow)
+    monkeypatch.setattr("stepfast.server.key_table.list_keys", slow)
     await table.load()
     assert table.check(token.encode()) is None
 
@@ -284,7 +284,7 @@ def test_revocation_ends_open_streams_of_that_key_and_no_other(live: Starter, st
 async def test_a_stream_that_ignores_its_end_is_cancelled(
     running: Running, shop: AsyncStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.server.state.REVOKED_GRACE_SECONDS", 0.05)
+    monkeypatch.setattr("stepfast.server.state.REVOKED_GRACE_SECONDS", 0.05)
     app, _ = await running()
     key, _ = await keys.create_key(shop, "acme", "prod")
     scope = {"state": {"caller": key.caller()}}

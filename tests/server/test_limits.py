@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast import wire
-from holdfast.errors import InvalidInput
-from holdfast.server import keys
-from holdfast.server.errors import Closing, RateLimited
-from holdfast.server.limits import Buckets
-from holdfast.server.settings import Limits, Settings, limits_from
-from holdfast.stores import AsyncStore, Store, open_store
+from stepfast import wire
+from stepfast.errors import InvalidInput
+from stepfast.server import keys
+from stepfast.server.errors import Closing, RateLimited
+from stepfast.server.limits import Buckets
+from stepfast.server.settings import Limits, Settings, limits_from
+from stepfast.stores import AsyncStore, Store, open_store
 from tests.server.conftest import Running, Starter
 from tests.server.test_guard import is_error
 from tests.server.test_keys import with_key
@@ -23,11 +23,11 @@ from tests.server.test_keys import with_key
 
 def test_limits_are_read_from_the_environment() -> None:
     assert limits_from({"PATH": "x"}) == Limits()
-    given = {"HOLDFAST_LIMIT_BODY_BYTES": "2048", "HOLDFAST_LIMIT_RECEIPT_SECONDS": "2.5"}
+    given = {"STEPFAST_LIMIT_BODY_BYTES": "2048", "STEPFAST_LIMIT_RECEIPT_SECONDS": "2.5"}
     assert limits_from(given) == Limits(body_bytes=2048, receipt_seconds=2.5)
     for name, value in (("NONSENSE", "1"), ("DEPTH", "many"), ("DEPTH", "0"), ("NODES", "-1")):
-        with pytest.raises(InvalidInput, match="HOLDFAST_LIMIT_"):
-            limits_from({f"HOLDFAST_LIMIT_{name}": value})
+        with pytest.raises(InvalidInput, match="STEPFAST_LIMIT_"):
+            limits_from({f"STEPFAST_LIMIT_{name}": value})
 
 
 class Watch:
@@ -106,7 +106,7 @@ async def test_a_key_has_only_so_many_streams_and_gets_a_place_back(running: Run
     platform.open_stream({"state": {"caller": one.caller()}})
     assert platform.open_streams(one.key_id) == 2
     assert platform.open_streams() == 3
-    assert platform.metrics.registry.get_sample_value("holdfast_open_streams") == 3
+    assert platform.metrics.registry.get_sample_value("stepfast_open_streams") == 3
 
 
 async def test_a_server_that_closes_ends_streams_and_opens_none(running: Running) -> None:

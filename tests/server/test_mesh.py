@@ -9,12 +9,12 @@ import httpx
 import pytest
 from axme import AxmeAuthError, AxmeHttpError  # type: ignore[import-untyped]
 
-from holdfast.ops import Claim, GetIntent
-from holdfast.server import keys
-from holdfast.server.mesh import Mesh
-from holdfast.server.settings import Settings
-from holdfast.stores import Store, open_store
-from holdfast.stores.base import AsyncStore
+from stepfast.ops import Claim, GetIntent
+from stepfast.server import keys
+from stepfast.server.mesh import Mesh
+from stepfast.server.settings import Settings
+from stepfast.stores import Store, open_store
+from stepfast.stores.base import AsyncStore
 from tests.server.conftest import Starter
 from tests.server.sdk_agents import Agent, sdk, until
 

@@ -24,12 +24,12 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from holdfast import wire
-from holdfast.clock import new_id
-from holdfast.server import keys
-from holdfast.server.app import MODULES, all_routes
-from holdfast.server.openapi import build_document, path_of
-from holdfast.stores import AsyncStore, Store, open_store
+from stepfast import wire
+from stepfast.clock import new_id
+from stepfast.server import keys
+from stepfast.server.app import MODULES, all_routes
+from stepfast.server.openapi import build_document, path_of
+from stepfast.stores import AsyncStore, Store, open_store
 from tests.server.conftest import Running
 from tests.server.live import Live, settings_for
 

@@ -12,12 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast import Codec, Holdfast, KeyRing, Suspended
-from holdfast.server import keys
-from holdfast.server.human_tasks import check_answer, check_task
-from holdfast.server.settings import Settings
-from holdfast.stores import Store
-from holdfast.stores.base import AsyncStore
+from stepfast import Codec, KeyRing, Stepfast, Suspended
+from stepfast.server import keys
+from stepfast.server.human_tasks import check_answer, check_task
+from stepfast.server.settings import Settings
+from stepfast.stores import Store
+from stepfast.stores.base import AsyncStore
 
 Running = Callable[..., Any]
 
@@ -198,15 +198,15 @@ async def test_an_agents_key_answers_no_task_and_other_workspaces_see_none(runni
 
 def start_run(url: str, codec: Codec | None = None) -> Any:
     """A run that asks, and what it was answered; None while it waits."""
-    with Holdfast(url, codec=codec) as hf:
+    with Stepfast(url, codec=codec) as sf:
         try:
-            with hf.run("deploy", on_wait="suspend") as run:
+            with sf.run("deploy", on_wait="suspend") as run:
                 question = {"evidence": {"build": 7}, "outcomes": ["ship", "hold"], "key": "go?"}
                 answer = run.ask("Deploy?", **question)  # type: ignore[arg-type]
                 run.complete({"outcome": answer.outcome, "value": answer.value, "comment": answer.comment})
         except Suspended:
             return None
-        return hf.get_intent("deploy")["result"]
+        return sf.get_intent("deploy")["result"]
 
 
 async def test_a_run_is_answered_over_the_api_and_goes_on(client: httpx.AsyncClient, store_url: str) -> None:
@@ -252,18 +252,18 @@ async def test_an_encrypted_question_is_shown_as_such_and_answered_by_its_outcom
 
 CRASH = """
 import os, signal, sys
-from holdfast import Holdfast, Suspended
+from stepfast import Stepfast, Suspended
 def charge(cents):
     if sys.argv[2] == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     return f"receipt-{cents}"
-with Holdfast(sys.argv[1]) as hf:
+with Stepfast(sys.argv[1]) as sf:
     try:
-        with hf.run("order-1", on_wait="suspend") as run:
+        with sf.run("order-1", on_wait="suspend") as run:
             run.complete({"receipt": run.once(charge, 4200)})
     except Suspended:
         sys.exit(75)
-    print(hf.get_intent("order-1")["result"]["receipt"])
+    print(sf.get_intent("order-1")["result"]["receipt"])
 """
 
 

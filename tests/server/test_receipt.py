@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from holdfast import wire
+from stepfast import wire
 from tests.server.conftest import Starter
 from tests.server.live import Live
 

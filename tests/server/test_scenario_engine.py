@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.intents import Status
-from holdfast.server.bundles import Plan, read_bundle
-from holdfast.server.scenarios import (
+from stepfast.intents import Status
+from stepfast.server.bundles import Plan, read_bundle
+from stepfast.server.scenarios import (
     Again,
     Answered,
     Begin,

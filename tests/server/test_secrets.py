@@ -10,12 +10,12 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from holdfast.server import keys
-from holdfast.server.app import MODULES
-from holdfast.server.logs import configure_logs, redact
-from holdfast.server.openapi import build_document
-from holdfast.server.settings import Limits, Settings
-from holdfast.stores import AsyncStore, Store
+from stepfast.server import keys
+from stepfast.server.app import MODULES
+from stepfast.server.logs import configure_logs, redact
+from stepfast.server.openapi import build_document
+from stepfast.server.settings import Limits, Settings
+from stepfast.stores import AsyncStore, Store
 from tests.server.conftest import Running, Starter
 from tests.server.test_keys import with_key
 from tests.server.test_receipt import connected, read_all
@@ -28,7 +28,7 @@ TOKEN = f"axme_sa_sak_00112233aabbccdd_{CANARY}"
 def log() -> Iterator[Any]:
     """All that the server would log, at its most talkative."""
     told = io.StringIO()
-    loggers = [logging.getLogger(name) for name in ("holdfast", "uvicorn", "asyncio", "uvicorn.error")]
+    loggers = [logging.getLogger(name) for name in ("stepfast", "uvicorn", "asyncio", "uvicorn.error")]
     before = [(each, each.handlers, each.propagate, each.level) for each in loggers]
     configure_logs("text", "debug", told)
     yield told
@@ -56,18 +56,18 @@ def operations() -> list[tuple[str, str]]:
         f"https://host/?api_key={CANARY}&x=1",
         f"password={CANARY}",
         f'{{"token": "{CANARY}"}}',
-        f"HOLDFAST_PEPPER={CANARY}",
+        f"STEPFAST_PEPPER={CANARY}",
     ],
 )
 def test_secrets_of_a_known_form_are_taken_out_of_any_line(
     log: io.StringIO, form: Literal["json", "text"], line: str
 ) -> None:
     configure_logs(form, "debug", log)
-    logging.getLogger("holdfast.test").info("%s", line)
+    logging.getLogger("stepfast.test").info("%s", line)
     try:
         raise ValueError(line)
     except ValueError:
-        logging.getLogger("holdfast.test").exception("it failed")
+        logging.getLogger("stepfast.test").exception("it failed")
     text = log.getvalue()
     assert "it failed" in text
     assert CANARY not in text

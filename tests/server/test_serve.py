@@ -15,11 +15,11 @@ import httpx
 import msgspec
 import pytest
 
-from holdfast import wire
-from holdfast.errors import InvalidInput
-from holdfast.server import keys, serve
-from holdfast.server.settings import Settings
-from holdfast.stores import AsyncStore, open_store
+from stepfast import wire
+from stepfast.errors import InvalidInput
+from stepfast.server import keys, serve
+from stepfast.server.settings import Settings
+from stepfast.stores import AsyncStore, open_store
 from tests.server.conftest import Starter
 from tests.server.live import settings_for
 from tests.server.test_receipt import connected, read_answer
@@ -116,7 +116,7 @@ def test_a_port_in_use_is_told(store_url: str) -> None:
 
 def test_without_keys_it_says_that_any_key_will_do(live: Starter) -> None:
     server = live()
-    assert server.lines[0] == f"Holdfast is at {server.url}"
+    assert server.lines[0] == f"Stepfast is at {server.url}"
     assert "any" in server.lines[1]
     assert httpx.get(f"{server.url}/v1/whoami", headers={"x-api-key": "any"}).status_code == 200
 
@@ -135,8 +135,8 @@ def test_with_require_keys_the_first_start_shows_a_key_once(live: Starter) -> No
 def test_behind_a_proxy_it_serves_with_keys_only(live: Starter, store_url: str) -> None:
     _, token = make_key(store_url)
     server = live(behind_proxy=True)
-    assert httpx.get(f"{server.url}/v1/whoami", headers={"host": "holdfast.example"}).status_code == 401
-    me = httpx.get(f"{server.url}/v1/whoami", headers={"host": "holdfast.example", "x-api-key": token})
+    assert httpx.get(f"{server.url}/v1/whoami", headers={"host": "stepfast.example"}).status_code == 401
+    me = httpx.get(f"{server.url}/v1/whoami", headers={"host": "stepfast.example", "x-api-key": token})
     assert me.json()["tenant"] == "acme/prod"
     assert httpx.get(f"{server.url}/metrics").status_code == 403
 

@@ -12,13 +12,13 @@ from uuid import UUID
 import httpx
 import pytest
 
-from holdfast import ops, wire
-from holdfast.clock import new_id
-from holdfast.intents import Status
-from holdfast.server import keys
-from holdfast.server.app import MODULES
-from holdfast.server.openapi import build_document
-from holdfast.stores import AsyncStore, Store
+from stepfast import ops, wire
+from stepfast.clock import new_id
+from stepfast.intents import Status
+from stepfast.server import keys
+from stepfast.server.app import MODULES
+from stepfast.server.openapi import build_document
+from stepfast.stores import AsyncStore, Store
 from tests.server.conftest import Running
 from tests.server.test_keys import with_key
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from holdfast.stores.postgres import PostgresStore
+from stepfast.stores.postgres import PostgresStore
 from tests.stores.faults import OwnServer, Proxy, socket_of
 
 Opener = Callable[..., PostgresStore]
@@ -66,14 +66,14 @@ def proxy(pg_url: str) -> Iterator[Proxy]:
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[OwnServer]:
     """A server that a test may stop, freeze or configure as it likes."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-own-") as folder:
+    with tempfile.TemporaryDirectory(prefix="stepfast-own-") as folder:
         server = OwnServer(Path(folder) / "data")
         yield server
         server.stop()
 
 
 def our_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name.startswith("holdfast")}
+    return {thread for thread in threading.enumerate() if thread.name.startswith("stepfast")}
 
 
 def connections(url: str, name: str) -> int:

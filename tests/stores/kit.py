@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.clock import new_id
-from holdfast.intents import Intent, Status
-from holdfast.journal import Step, StepStatus
-from holdfast.ops import (
+from stepfast.clock import new_id
+from stepfast.intents import Intent, Status
+from stepfast.journal import Step, StepStatus
+from stepfast.ops import (
     Claim,
     Created,
     CreateIntent,
@@ -19,7 +19,7 @@ from holdfast.ops import (
     ReadJournal,
     RecordStep,
 )
-from holdfast.stores.base import Store
+from stepfast.stores.base import Store
 
 
 def new_intent(**columns: Any) -> NewIntent:

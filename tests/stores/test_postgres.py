@@ -18,9 +18,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.errors import Fenced, InvalidInput, SchemaTooNew, StoreUnavailable
-from holdfast.intents import Status
-from holdfast.ops import (
+from stepfast.errors import Fenced, InvalidInput, SchemaTooNew, StoreUnavailable
+from stepfast.intents import Status
+from stepfast.ops import (
     AppendEvent,
     CheckWritable,
     CreateIntent,
@@ -32,10 +32,10 @@ from holdfast.ops import (
     RecordStep,
     SetTypePolicy,
 )
-from holdfast.stores.base import AsyncStore, Store
-from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.sql import load_migrations
-from holdfast.stores.sqlite import SqliteStore
+from stepfast.stores.base import AsyncStore, Store
+from stepfast.stores.postgres import PostgresStore
+from stepfast.stores.sql import load_migrations
+from stepfast.stores.sqlite import SqliteStore
 from tests.stores.conftest import Opener, connections, our_threads, wait_until
 from tests.stores.kit import claim, create, finish, history, keys, new_intent, open_run, record, record_op, step
 
@@ -73,7 +73,7 @@ def test_many_processes_may_open_a_new_store_at_once(pg_url: str, schema: str) -
 def test_a_schema_from_a_newer_version_is_left_alone(store: PostgresStore, open_store: Opener, pg_url: str) -> None:
     run_sql(pg_url, f"INSERT INTO {store.schema}.migrations (number, name) VALUES (99, 'future')")
 
-    with pytest.raises(SchemaTooNew, match=r"version 99.*upgrade holdfast"):
+    with pytest.raises(SchemaTooNew, match=r"version 99.*upgrade stepfast"):
         open_store()
 
 
@@ -106,7 +106,7 @@ def test_two_schemas_of_a_database_know_nothing_of_each_other(open_store: Opener
         run_sql(pg_url, f"DROP SCHEMA {schema}_two CASCADE")
 
 
-@pytest.mark.parametrize("name", ["Holdfast", "a-b", 'x"; DROP SCHEMA public; --', "1st", "a" * 49])
+@pytest.mark.parametrize("name", ["Stepfast", "a-b", 'x"; DROP SCHEMA public; --', "1st", "a" * 49])
 def test_a_schema_is_a_plain_name(name: str, pg_url: str) -> None:
     with pytest.raises(InvalidInput, match=r"schema: .* is no plain name"):
         PostgresStore(pg_url, schema=name)
@@ -120,7 +120,7 @@ def test_the_url_may_name_the_schema(open_store: Opener, pg_url: str, schema: st
 
 
 def test_of_several_hosts_the_one_that_takes_writes_is_used(pg_url: str) -> None:
-    from holdfast.stores.postgres_url import read_url
+    from stepfast.stores.postgres_url import read_url
 
     several = read_url("postgresql://a:1,b:2/db", schema=None, prepare=None, connect_timeout=3)
     one = read_url(pg_url, schema=None, prepare=None, connect_timeout=3)
@@ -152,11 +152,11 @@ def test_the_password_is_never_shown(pg_url: str, schema: str, caplog: pytest.Lo
 
 
 def test_without_psycopg_the_error_says_what_to_install() -> None:
-    code = "import sys; sys.modules['psycopg'] = None\nimport holdfast.stores.postgres"
+    code = "import sys; sys.modules['psycopg'] = None\nimport stepfast.stores.postgres"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
 
     assert "StoreUnavailable" in answer.stderr
-    assert 'pip install "holdfast[postgres]"' in answer.stderr
+    assert 'pip install "stepfast[postgres]"' in answer.stderr
 
 
 # --- sharing -----------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.intents import Status
-from holdfast.ops import (
+from stepfast.intents import Status
+from stepfast.ops import (
     AnswerDecision,
     AppendEvent,
     Claim,
@@ -22,10 +22,10 @@ from holdfast.ops import (
     RenewLease,
     Sweep,
 )
-from holdfast.stores.group import Request
-from holdfast.stores.postgres_bulk import is_step, steps_params, written_steps
-from holdfast.stores.postgres_courses import waves
-from holdfast.stores.postgres_link import Packed, Statement, pack_bytes, pack_ints, pack_texts
+from stepfast.stores.group import Request
+from stepfast.stores.postgres_bulk import is_step, steps_params, written_steps
+from stepfast.stores.postgres_courses import waves
+from stepfast.stores.postgres_link import Packed, Statement, pack_bytes, pack_ints, pack_texts
 from tests.stores.kit import new_intent, step
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.clock import new_id
-from holdfast.errors import HoldfastError, OutcomeUnknown, StoreUnavailable
-from holdfast.intents import Status, fold
-from holdfast.journal import StepStatus
-from holdfast.ops import (
+from stepfast.clock import new_id
+from stepfast.errors import OutcomeUnknown, StepfastError, StoreUnavailable
+from stepfast.intents import Status, fold
+from stepfast.journal import StepStatus
+from stepfast.ops import (
     AnswerDecision,
     AppendEvent,
     AskDecision,
@@ -42,8 +42,8 @@ from holdfast.ops import (
     Sweep,
     VoidSteps,
 )
-from holdfast.stores.base import Store
-from holdfast.stores.postgres import PostgresStore
+from stepfast.stores.base import Store
+from stepfast.stores.postgres import PostgresStore
 from tests.stores.conftest import Opener, wait_until
 from tests.stores.faults import Proxy, over
 from tests.stores.kit import create, finish, keys, new_intent, open_run, record, record_op, step
@@ -360,7 +360,7 @@ def test_a_store_that_cannot_be_reached_has_surely_written_nothing(
 
 
 def test_an_interrupted_caller_leaves_the_store_in_order(store: PostgresStore) -> None:
-    from holdfast import _failpoints
+    from stepfast import _failpoints
 
     opened = open_run(store)
 
@@ -388,7 +388,7 @@ def test_a_refused_request_does_not_spoil_its_group(store: PostgresStore) -> Non
     def work(name: str, op: Op[Any]) -> None:
         try:
             outcomes[name] = store.one(op)
-        except HoldfastError as error:
+        except StepfastError as error:
             outcomes[name] = type(error).__name__
 
     for number in range(10):

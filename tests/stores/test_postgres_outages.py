@@ -10,10 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.errors import OutcomeUnknown, StoreError, StoreFull, StoreUnavailable
-from holdfast.intents import Status, fold
-from holdfast.ops import CheckWritable, Opened, ReadEvents
-from holdfast.stores.postgres import PostgresStore
+from stepfast.errors import OutcomeUnknown, StoreError, StoreFull, StoreUnavailable
+from stepfast.intents import Status, fold
+from stepfast.ops import CheckWritable, Opened, ReadEvents
+from stepfast.stores.postgres import PostgresStore
 from tests.stores.conftest import Opener, wait_until
 from tests.stores.faults import OwnServer
 from tests.stores.kit import finish, keys, open_run, record, step

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from holdfast.ops import CheckWritable, GetIntent, ReadJournal
+from stepfast.ops import CheckWritable, GetIntent, ReadJournal
 from tests.stores.conftest import Opener
 from tests.stores.faults import over, socket_of
 from tests.stores.kit import create, finish, open_run, record, step

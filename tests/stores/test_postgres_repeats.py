@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Fenced
-from holdfast.intents import Status
-from holdfast.journal import StepStatus
-from holdfast.ops import (
+from stepfast.errors import Fenced
+from stepfast.intents import Status
+from stepfast.journal import StepStatus
+from stepfast.ops import (
     AskDecision,
     Checkpoint,
     FinishIntent,
@@ -26,8 +26,8 @@ from holdfast.ops import (
     SuspendIntent,
     VoidSteps,
 )
-from holdfast.stores.base import Store
-from holdfast.stores.sqlite import SqliteStore
+from stepfast.stores.base import Store
+from stepfast.stores.sqlite import SqliteStore
 from tests.stores.kit import history, open_run, record, record_op, step
 
 

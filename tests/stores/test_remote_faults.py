@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import wire
-from holdfast.clock import new_id
-from holdfast.errors import AccessDenied, HoldfastError, InvalidInput, OutcomeUnknown, StoreError, StoreUnavailable
-from holdfast.intents import Status
-from holdfast.ops import (
+from stepfast import wire
+from stepfast.clock import new_id
+from stepfast.errors import AccessDenied, InvalidInput, OutcomeUnknown, StepfastError, StoreError, StoreUnavailable
+from stepfast.intents import Status
+from stepfast.ops import (
     CheckWritable,
     Claim,
     CreateIntent,
@@ -28,9 +28,9 @@ from holdfast.ops import (
     NewIntent,
     ReadJournal,
 )
-from holdfast.stores.base import Store
-from holdfast.stores.remote import RemoteStore
-from holdfast.stores.sqlite import SqliteStore
+from stepfast.stores.base import Store
+from stepfast.stores.remote import RemoteStore
+from stepfast.stores.sqlite import SqliteStore
 from tests.contract.http_places import Served
 from tests.stores.faults import Proxy, Way
 from tests.stores.kit import open_run, record_op, step
@@ -352,7 +352,7 @@ def test_a_server_that_asks_for_patience_gets_it(script: Script) -> None:
     [
         (reply(401, b'{"error": {"message": "this key is not known"}}'), AccessDenied, "not known"),
         (reply(403, b'{"error": {"message": "not yours"}}'), AccessDenied, "not yours"),
-        (reply(404, b"nothing"), InvalidInput, "Holdfast server"),
+        (reply(404, b"nothing"), InvalidInput, "Stepfast server"),
         (reply(413, b'{"error": {"message": "too large"}}'), InvalidInput, "too large"),
         (reply(500, b"oops"), OutcomeUnknown, "may have been applied"),
         (reply(200, b"not what was asked for"), OutcomeUnknown, "cannot be read"),
@@ -360,7 +360,7 @@ def test_a_server_that_asks_for_patience_gets_it(script: Script) -> None:
     ],
     ids=["401", "403", "404", "413", "500", "nonsense", "answers of others"],
 )
-def test_what_will_not_pass_is_told(script: Script, answer: bytes, error: type[HoldfastError], text: str) -> None:
+def test_what_will_not_pass_is_told(script: Script, answer: bytes, error: type[StepfastError], text: str) -> None:
     _, store = script(answer)
     with pytest.raises(error, match=text):
         store.one(CheckWritable())
@@ -408,7 +408,7 @@ def test_a_web_page_is_not_a_server(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=serve)
     thread.start()
-    with pytest.raises(InvalidInput, match="not as a Holdfast server"):
+    with pytest.raises(InvalidInput, match="not as a Stepfast server"):
         RemoteStore(f"http://127.0.0.1:{listening.getsockname()[1]}")
     thread.join()
     listening.close()
@@ -496,11 +496,11 @@ def _count_requests(store: RemoteStore) -> list[int]:
 
 
 def test_every_kind_of_error_arrives_as_itself() -> None:
-    from holdfast import errors
+    from stepfast import errors
 
     for name in errors.__all__:
         kind = getattr(errors, name)
-        if issubclass(kind, HoldfastError):
+        if issubclass(kind, StepfastError):
             fault = wire.to_fault(kind("what happened", intent_id="i", number=3, odd=object()))
             back = wire.to_error(msgspec.msgpack.decode(msgspec.msgpack.encode(fault), type=wire.Fault))
             assert type(back) is kind

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.stores.sqlite import SqliteStore
+from stepfast.stores.sqlite import SqliteStore
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")

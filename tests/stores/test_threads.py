@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.errors import Conflict, Damaged, InvalidInput
-from holdfast.ops import (
+from stepfast.errors import Conflict, Damaged, InvalidInput
+from stepfast.ops import (
     CopyThread,
     DeleteThread,
     DropCheckpoints,
@@ -25,11 +25,11 @@ from holdfast.ops import (
     ReadPieces,
     ReadThread,
 )
-from holdfast.ops.threads import NewCheckpoint, Piece, Span
-from holdfast.stores.base import Store
-from holdfast.stores.postgres_link import Link
-from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.contract_threads import HOME, turn, wrote
+from stepfast.ops.threads import NewCheckpoint, Piece, Span
+from stepfast.stores.base import Store
+from stepfast.stores.postgres_link import Link
+from stepfast.stores.sqlite import SqliteStore
+from stepfast.testing.contract_threads import HOME, turn, wrote
 from tests.stores.conftest import Opener
 
 ROWS = ("thread_checkpoints", "thread_writes", "thread_pieces", "thread_lines")

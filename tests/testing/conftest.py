@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import _failpoints
-from holdfast.testing.processes import scratch
+from stepfast import _failpoints
+from stepfast.testing.processes import scratch
 from tests.testing import toys
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing import CrashTestFailed, explore_bit_flips, flips
+from stepfast.testing import CrashTestFailed, explore_bit_flips, flips
 from tests.testing import toys
 
 

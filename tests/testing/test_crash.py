@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._failpoints import declared, failpoint
-from holdfast.testing import (
+from stepfast._failpoints import declared, failpoint
+from stepfast.testing import (
     CrashTestFailed,
     Effects,
     Injected,
@@ -249,12 +249,12 @@ def test_forking_beside_a_thread_gives_no_warning() -> None:
 def test_what_the_scenario_does_to_its_process_stays_there() -> None:
     def scenario(folder: Path) -> None:
         failpoint("toy.started")
-        os.environ["HOLDFAST_TOY"] = "set"
-        sys.modules["holdfast_toy"] = sys
+        os.environ["STEPFAST_TOY"] = "set"
+        sys.modules["stepfast_toy"] = sys
 
     explore(scenario, lambda folder: None, at=every_failpoint())
-    assert "HOLDFAST_TOY" not in os.environ
-    assert "holdfast_toy" not in sys.modules
+    assert "STEPFAST_TOY" not in os.environ
+    assert "stepfast_toy" not in sys.modules
 
 
 # Effects

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast import _failpoints
-from holdfast._failpoints import declare, declared, failpoint, install, uninstall
-from holdfast.testing import on_failpoint
+from stepfast import _failpoints
+from stepfast._failpoints import declare, declared, failpoint, install, uninstall
+from stepfast.testing import on_failpoint
 from tests.testing import toys
 
 

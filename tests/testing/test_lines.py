@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._failpoints import failpoint
-from holdfast.testing import Boundaries, every_failpoint, every_line
-from holdfast.testing.lines import choose
+from stepfast._failpoints import failpoint
+from stepfast.testing import Boundaries, every_failpoint, every_line
+from stepfast.testing.lines import choose
 
 HERE = Path(__file__)
 
@@ -70,8 +70,8 @@ def test_a_package_is_watched_by_name_and_its_labels_hold_no_folder_of_the_machi
 
 
 def test_the_harness_does_not_cut_itself() -> None:
-    assert met(every_line("holdfast"), lambda: failpoint("toy.started")) == []
-    assert met(every_line("holdfast") | every_failpoint(), lambda: failpoint("toy.started")) == ["toy.started"]
+    assert met(every_line("stepfast"), lambda: failpoint("toy.started")) == []
+    assert met(every_line("stepfast") | every_failpoint(), lambda: failpoint("toy.started")) == ["toy.started"]
 
 
 def test_boundaries_add_up_in_the_order_in_which_they_are_met() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing import (
+from stepfast.testing import (
     Call,
     CrashTestFailed,
     Log,

@@ -4,13 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import holdfast.testing
+import stepfast.testing
 
 # What Windows lacks is taken away before the import.
 WITHOUT_FORK = """
 import os, select, signal, sys
 import ctypes, hashlib, platform, selectors, shutil, statistics, subprocess, tempfile
-import holdfast
+import stepfast
 for module, names in {
     os: "fork memfd_create pidfd_open waitpid WNOHANG WUNTRACED waitid getppid O_DSYNC",
     signal: "SIGKILL SIGSTOP SIGCONT SIGALRM setitimer",
@@ -22,7 +22,7 @@ for module, names in {
 sys.platform = "win32"
 
 from pathlib import Path
-from holdfast.testing import *
+from stepfast.testing import *
 
 def nothing(*_):
     pass
@@ -47,9 +47,9 @@ print("ok")
 
 
 def test_every_exported_name_exists_and_is_listed_in_order() -> None:
-    names = holdfast.testing.__all__
+    names = stepfast.testing.__all__
     assert names == sorted(names)
-    assert all(hasattr(holdfast.testing, name) for name in names)
+    assert all(hasattr(stepfast.testing, name) for name in names)
 
 
 def test_where_processes_cannot_be_forked_the_import_works_and_the_tools_say_so(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing import (
+from stepfast.testing import (
     CrashTestFailed,
     Effects,
     Inject,
@@ -24,7 +24,7 @@ from holdfast.testing import (
     explore_faults,
     trace,
 )
-from holdfast.testing.powerloss import CrashState
+from stepfast.testing.powerloss import CrashState
 from tests.testing import toys
 
 

@@ -7,8 +7,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from holdfast._failpoints import failpoint
-from holdfast.testing import Effects, ack
+from stepfast._failpoints import failpoint
+from stepfast.testing import Effects, ack
 
 FAILPOINTS = frozenset({"toy.started", "toy.acted", "toy.finished"})
 CHARGES = ("charge:1", "charge:2", "charge:3")

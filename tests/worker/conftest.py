@@ -15,7 +15,7 @@ from tests.worker.kit import Launch, Team, launching
 @pytest.fixture(params=["sqlite-file", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite-file":
-        yield f"sqlite:///{tmp_path}/holdfast.db"
+        yield f"sqlite:///{tmp_path}/stepfast.db"
         return
     server: str = request.getfixturevalue("postgres_url")
     schema = f"w_{uuid4().hex[:12]}"

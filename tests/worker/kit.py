@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, Holdfast, Run
+from stepfast import AsyncStepfast, Run, Stepfast
 from tests.run.kit import Blocking, Ready
 
 # Each store and each kind of worker once, where all four together would prove nothing more.
@@ -46,15 +46,15 @@ class Hand:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._kind = kind
         if kind == "sync":
-            self.hf: Any = Holdfast(url, **client)
-            self.worker: Any = self.hf.worker(address, **options)(self._blocking(handler))
+            self.sf: Any = Stepfast(url, **client)
+            self.worker: Any = self.sf.worker(address, **options)(self._blocking(handler))
             self.worker.start()
             return
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="loop")
         self._thread.start()
-        self.hf = AsyncHoldfast(url, **client)
-        self.worker = self.hf.worker(address, **options)(handler)
+        self.sf = AsyncStepfast(url, **client)
+        self.worker = self.sf.worker(address, **options)(handler)
         self._loop.call_soon_threadsafe(self.worker.start)
 
     @staticmethod
@@ -85,7 +85,7 @@ class Hand:
 
     def close(self) -> None:
         self.stop(0.0)
-        self.do(self.hf.close())
+        self.do(self.sf.close())
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -98,7 +98,7 @@ class Team:
     def __init__(self, kind: str, url: str) -> None:
         self.kind = kind
         self.url = url
-        self.hf = Holdfast(url)
+        self.sf = Stepfast(url)
         self._hands: list[Hand] = []
 
     def hire(
@@ -115,26 +115,26 @@ class Team:
         return self._hands[0].wait(event)
 
     def send(self, payload: Any = None, to: str = ADDRESS, **more: Any) -> str:
-        return self.hf.send_intent({"intent_type": "t.v1", "to_agent": to, "payload": payload, **more})
+        return self.sf.send_intent({"intent_type": "t.v1", "to_agent": to, "payload": payload, **more})
 
     def result(self, intent_id: str) -> Any:
-        ended = self.hf.wait_for(intent_id, timeout=SECONDS)
+        ended = self.sf.wait_for(intent_id, timeout=SECONDS)
         assert ended["status"] == "COMPLETED", ended
         return ended["result"]
 
     def take(self) -> Run:
         """Claim the next intent oneself."""
-        run = self.hf.claim(ADDRESS)
+        run = self.sf.claim(ADDRESS)
         assert run is not None
         return run
 
     def history(self, intent_id: str) -> list[str]:
-        return [e["event_type"].removeprefix("intent.") for e in self.hf.events(intent_id)]
+        return [e["event_type"].removeprefix("intent.") for e in self.sf.events(intent_id)]
 
     def close(self) -> None:
         for hand in self._hands:
             hand.close()
-        self.hf.close()
+        self.sf.close()
 
 
 class Outage:

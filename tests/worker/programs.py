@@ -14,7 +14,7 @@ import sys
 import threading
 from typing import Any
 
-from holdfast import AsyncHoldfast, Holdfast
+from stepfast import AsyncStepfast, Stepfast
 from tests.worker.kit import ADDRESS
 
 URL, FOLDER, KIND = sys.argv[1:4]
@@ -29,7 +29,7 @@ def say(word: str, what: Any = None) -> None:
 
 
 def effect(name: str) -> None:
-    """A durable line in the file that `holdfast.testing.Effects` reads."""
+    """A durable line in the file that `stepfast.testing.Effects` reads."""
     fd = os.open(f"{FOLDER}/effects", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(fd, f"{name}\n".encode())
     os.fsync(fd)
@@ -60,9 +60,9 @@ async def work_async(name: str, number: int) -> int:
 
 
 def run_blocking() -> None:
-    with Holdfast(URL, lease_seconds=LEASE) as hf:
+    with Stepfast(URL, lease_seconds=LEASE) as sf:
 
-        @hf.worker(ADDRESS, **OPTIONS)
+        @sf.worker(ADDRESS, **OPTIONS)
         def handle(run: Any, payload: Any) -> Any:
             return [run.step(work, payload, number) for number in range(1, STEPS + 1)]
 
@@ -71,9 +71,9 @@ def run_blocking() -> None:
 
 
 async def run_on_a_loop() -> None:
-    async with AsyncHoldfast(URL, lease_seconds=LEASE) as hf:
+    async with AsyncStepfast(URL, lease_seconds=LEASE) as sf:
 
-        @hf.worker(ADDRESS, **OPTIONS)
+        @sf.worker(ADDRESS, **OPTIONS)
         async def handle(run: Any, payload: Any) -> Any:
             return [await run.step(work_async, payload, number, name="work") for number in range(1, STEPS + 1)]
 

@@ -6,8 +6,8 @@ import threading
 import time
 from typing import Any
 
-from holdfast import GiveUp
-from holdfast.ops import ReleaseOwner
+from stepfast import GiveUp
+from stepfast.ops import ReleaseOwner
 from tests.worker.kit import ADDRESS, SECONDS, Hand, Team, wait_until
 
 
@@ -23,8 +23,8 @@ def test_what_a_handler_returns_is_the_result_of_the_intent(team: Team) -> None:
     sent = [team.send(number) for number in range(10)]
     assert [team.result(intent_id) for intent_id in sent] == [number * 2 for number in range(10)]
     for intent_id in sent:
-        assert [step["key"] for step in team.hf.steps(intent_id)] == ["double#1"]
-        seen = team.hf.get_intent(intent_id)
+        assert [step["key"] for step in team.sf.steps(intent_id)] == ["double#1"]
+        seen = team.sf.get_intent(intent_id)
         assert (seen["delivery_attempt"], seen["lost_deliveries"]) == (1, 0)
 
 
@@ -42,7 +42,7 @@ def test_a_worker_serves_its_address_however_it_is_written(team: Team) -> None:
         assert team.result(team.send(21, to=address)) == 42
     other = team.send(1, to="agent://acme/test/pipeline")
     assert team.result(team.send(1)) == 2
-    assert team.hf.get_intent(other)["status"] == "DELIVERED"
+    assert team.sf.get_intent(other)["status"] == "DELIVERED"
 
 
 def test_a_worker_by_a_bare_name_serves_all_agents_of_that_name(team: Team) -> None:
@@ -89,12 +89,12 @@ def test_a_handler_that_raises_is_called_again_later_and_its_traceback_is_in_the
     team.hire(handle, retry_seconds=0.2, retry_max_seconds=0.3)
     intent_id = team.send()
     assert team.result(intent_id) == "up"
-    lost = [e for e in team.hf.events(intent_id) if e["event_type"] == "intent.delivery_lost"]
+    lost = [e for e in team.sf.events(intent_id) if e["event_type"] == "intent.delivery_lost"]
     assert [e["details"]["reason"] for e in lost] == ["ConnectionError: down 1", "ConnectionError: down 2"]
     assert 'raise ConnectionError(f"down {len(calls)}")' in lost[1]["data"]["traceback"]
     assert calls[1] - calls[0] >= 0.75 * 0.2
     assert calls[2] - calls[1] >= 0.75 * 0.3  # twice as long, had it not been capped
-    assert [step["attempt"] for step in team.hf.steps(intent_id)] == [1]
+    assert [step["attempt"] for step in team.sf.steps(intent_id)] == [1]
 
 
 def test_after_its_last_attempt_the_intent_fails_and_says_why(team: Team) -> None:
@@ -102,10 +102,10 @@ def test_after_its_last_attempt_the_intent_fails_and_says_why(team: Team) -> Non
         raise LookupError("no such thing")
 
     team.hire(handle, retry_seconds=0.0)
-    ended = team.hf.wait_for(team.send(max_delivery_attempts=2), timeout=SECONDS)
+    ended = team.sf.wait_for(team.send(max_delivery_attempts=2), timeout=SECONDS)
     assert (ended["status"], ended["lost_deliveries"]) == ("FAILED", 2)
     assert ended["reason"] == "2 of 2 deliveries were lost; the last one: LookupError: no such thing"
-    history = team.hf.events(ended["intent_id"])
+    history = team.sf.events(ended["intent_id"])
     failed = next(e for e in history if e["event_type"] == "intent.delivery_failed")
     assert "LookupError: no such thing" in failed["data"]["traceback"]
 
@@ -115,7 +115,7 @@ def test_a_handler_that_gives_up_fails_the_intent_at_once(team: Team) -> None:
         raise GiveUp("there is no such customer")
 
     team.hire(handle)
-    ended = team.hf.wait_for(team.send(), timeout=SECONDS)
+    ended = team.sf.wait_for(team.send(), timeout=SECONDS)
     assert (ended["status"], ended["delivery_attempt"], ended["lost_deliveries"]) == ("FAILED", 1, 0)
     assert ended["reason"] == "GiveUp: there is no such customer"
     assert "raise GiveUp(" in ended["error"]["traceback"]
@@ -126,7 +126,7 @@ def test_a_result_that_cannot_be_stored_is_a_failure_of_the_handler(team: Team) 
         return object()
 
     team.hire(handle)
-    ended = team.hf.wait_for(team.send(max_delivery_attempts=1), timeout=SECONDS)
+    ended = team.sf.wait_for(team.send(max_delivery_attempts=1), timeout=SECONDS)
     assert ended["status"] == "FAILED"
     assert "Unencodable" in ended["reason"]
 
@@ -139,7 +139,7 @@ def test_a_handler_cannot_end_the_worker(team: Team) -> None:
 
     team.hire(handle)
     left = team.send("leave", max_delivery_attempts=1)
-    assert team.hf.wait_for(left, timeout=SECONDS)["reason"].endswith("SystemExit: 3")
+    assert team.sf.wait_for(left, timeout=SECONDS)["reason"].endswith("SystemExit: 3")
     assert team.result(team.send("stay")) == "stay"
 
 
@@ -155,12 +155,12 @@ def test_a_run_that_waits_for_a_person_frees_its_slot_and_goes_on_when_answered(
 
     team.hire(handle, concurrency=1)
     asked = team.send("ask")
-    wait_until(lambda: team.hf.decisions(asked), "the run asks")
+    wait_until(lambda: team.sf.decisions(asked), "the run asks")
     assert team.result(team.send("other")) == "other"
-    wait_until(lambda: team.hf.get_intent(asked)["status"] == "WAITING", "the run waits")
-    team.hf.answer(asked, "approved", actor="ann")
+    wait_until(lambda: team.sf.get_intent(asked)["status"] == "WAITING", "the run waits")
+    team.sf.answer(asked, "approved", actor="ann")
     assert team.result(asked) == ["approved", "ann"]
-    assert team.hf.get_intent(asked)["lost_deliveries"] == 0
+    assert team.sf.get_intent(asked)["lost_deliveries"] == 0
 
 
 def test_a_question_that_lapses_is_noticed_by_the_worker(team: Team) -> None:
@@ -169,8 +169,8 @@ def test_a_question_that_lapses_is_noticed_by_the_worker(team: Team) -> None:
 
     team.hire(handle)
     intent_id = team.send()
-    wait_until(lambda: team.hf.get_intent(intent_id)["status"] == "COMPLETED", "the worker settles it by itself")
-    assert team.hf.get_intent(intent_id)["result"] == "rejected"
+    wait_until(lambda: team.sf.get_intent(intent_id)["status"] == "COMPLETED", "the worker settles it by itself")
+    assert team.sf.get_intent(intent_id)["result"] == "rejected"
 
 
 # It has lost the right to speak
@@ -199,15 +199,15 @@ def held(team: Team, go_on: threading.Event, said: list[Any]) -> tuple[Hand, str
 def test_a_fenced_handler_is_stopped_at_its_next_step_and_is_not_reported(team: Team) -> None:
     go_on, said = threading.Event(), list[Any]()
     hand, intent_id = held(team, go_on, said)
-    owner = team.hf.events(intent_id)[-1]["details"]["owner"]
-    assert team.hf.store.one(ReleaseOwner(owner=owner, reason="taken for dead")) == 1
+    owner = team.sf.events(intent_id)[-1]["details"]["owner"]
+    assert team.sf.store.one(ReleaseOwner(owner=owner, reason="taken for dead")) == 1
     with team.take() as run:
         go_on.set()
         wait_until(lambda: said, "the zombie goes on")
         hand.stop()
         run.complete("mine")
     assert said == ["zombie", "Fenced"] or said == ["Fenced"]
-    assert [step["key"] for step in team.hf.steps(intent_id)] == ["str#1"]
+    assert [step["key"] for step in team.sf.steps(intent_id)] == ["str#1"]
     assert team.result(intent_id) == "mine"
     assert team.history(intent_id).count("delivery_lost") == 1
 
@@ -215,7 +215,7 @@ def test_a_fenced_handler_is_stopped_at_its_next_step_and_is_not_reported(team: 
 def test_a_canceled_intent_stops_its_handler_and_stays_canceled(team: Team) -> None:
     go_on, said = threading.Event(), list[Any]()
     hand, intent_id = held(team, go_on, said)
-    team.hf.cancel(intent_id, reason="not needed")
+    team.sf.cancel(intent_id, reason="not needed")
     go_on.set()
     wait_until(lambda: said, "the handler goes on")
     hand.stop()
@@ -233,4 +233,4 @@ def test_a_handler_that_outlives_its_worker_is_stopped_at_its_next_step(team: Te
     assert said == ["Fenced" if team.kind == "sync" else "CancelledError"]
     with team.take() as run:
         assert run.step(str, 1) == "1"
-    assert team.hf.get_intent(intent_id)["lost_deliveries"] == 0
+    assert team.sf.get_intent(intent_id)["lost_deliveries"] == 0

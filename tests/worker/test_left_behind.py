@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Fenced, Holdfast, OutcomeUnknown, RunBusy, StoreUnavailable
-from holdfast.ops import FinishIntent, OpenIntent, ReadJournal, ReleaseIntent
+from stepfast import Fenced, OutcomeUnknown, RunBusy, Stepfast, StoreUnavailable
+from stepfast.ops import FinishIntent, OpenIntent, ReadJournal, ReleaseIntent
 from tests.run.kit import events_of
 
 
@@ -35,67 +35,67 @@ class Faults:
 
 
 @pytest.fixture
-def hf(url: str) -> Iterator[Holdfast]:
-    with Holdfast(url) as made:
+def sf(url: str) -> Iterator[Stepfast]:
+    with Stepfast(url) as made:
         yield made
 
 
 @pytest.fixture
-def faults(hf: Holdfast) -> Faults:
-    return Faults(hf.store)
+def faults(sf: Stepfast) -> Faults:
+    return Faults(sf.store)
 
 
-def test_after_a_store_error_while_completing_the_run_opens_again_at_once(hf: Holdfast, faults: Faults) -> None:
+def test_after_a_store_error_while_completing_the_run_opens_again_at_once(sf: Stepfast, faults: Faults) -> None:
     faults.kinds = (FinishIntent, ReleaseIntent)
-    with pytest.raises(StoreUnavailable), hf.run("r") as run:
+    with pytest.raises(StoreUnavailable), sf.run("r") as run:
         run.step(str, 1)
         run.complete("first")
     faults.kinds = ()
-    with hf.run("r") as again:
+    with sf.run("r") as again:
         assert (again.attempt, again.steps()) == (2, ["str#1"])
         with pytest.raises(Fenced):
             run.step(str, 2)
-    assert hf.get_intent("r")["lost_deliveries"] == 0
-    assert "released" in events_of(hf.events("r"))
+    assert sf.get_intent("r")["lost_deliveries"] == 0
+    assert "released" in events_of(sf.events("r"))
 
 
-def test_after_a_lost_answer_while_opening_the_run_opens_again_at_once(hf: Holdfast, faults: Faults) -> None:
+def test_after_a_lost_answer_while_opening_the_run_opens_again_at_once(sf: Stepfast, faults: Faults) -> None:
     faults.kinds, faults.applied = (OpenIntent,), True
     with pytest.raises(OutcomeUnknown):
-        hf.run("r")
+        sf.run("r")
     faults.kinds = ()
-    with hf.run("r") as run:
+    with sf.run("r") as run:
         assert run.attempt == 2
-    assert hf.get_intent("r")["lost_deliveries"] == 0
+    assert sf.get_intent("r")["lost_deliveries"] == 0
 
 
 def test_after_a_store_error_while_reading_the_journal_the_run_opens_again_at_once(
-    hf: Holdfast, faults: Faults
+    sf: Stepfast, faults: Faults
 ) -> None:
-    with pytest.raises(KeyError), hf.run("r") as run:
+    with pytest.raises(KeyError), sf.run("r") as run:
         run.step(str, 1)
         raise KeyError
     faults.kinds = (ReadJournal, ReleaseIntent)
     with pytest.raises(StoreUnavailable):
-        hf.run("r")
+        sf.run("r")
     faults.kinds = ()
-    with hf.run("r") as run:
+    with sf.run("r") as run:
         assert (run.attempt, run.steps()) == (3, ["str#1"])
-    assert hf.get_intent("r")["lost_deliveries"] == 0
+    assert sf.get_intent("r")["lost_deliveries"] == 0
 
 
-def test_a_run_that_is_open_in_this_process_is_still_busy(hf: Holdfast, url: str) -> None:
-    with hf.run("r") as run, Holdfast(url) as other:
+def test_a_run_that_is_open_in_this_process_is_still_busy(sf: Stepfast, url: str) -> None:
+    with sf.run("r") as run, Stepfast(url) as other:
         with pytest.raises(RunBusy):
-            hf.run("r")
+            sf.run("r")
         with pytest.raises(RunBusy):
             other.run("r")
         run.step(str, 1)
 
 
-def test_of_many_threads_that_open_what_was_left_behind_one_gets_it(hf: Holdfast, faults: Faults) -> None:
+def test_of_many_threads_that_open_what_was_left_behind_one_gets_it(sf: Stepfast, faults: Faults) -> None:
     faults.kinds = (FinishIntent, ReleaseIntent)
-    with pytest.raises(StoreUnavailable), hf.run("r"):
+    with pytest.raises(StoreUnavailable), sf.run("r"):
         pass
     faults.kinds = ()
     outcomes: list[Any] = []
@@ -104,7 +104,7 @@ def test_of_many_threads_that_open_what_was_left_behind_one_gets_it(hf: Holdfast
     def open_it() -> None:
         ready.wait()
         try:
-            outcomes.append(hf.run("r"))
+            outcomes.append(sf.run("r"))
         except RunBusy:
             outcomes.append(None)
 
@@ -116,4 +116,4 @@ def test_of_many_threads_that_open_what_was_left_behind_one_gets_it(hf: Holdfast
     (winner,) = [run for run in outcomes if run is not None]
     winner.step(str, 1)
     winner.__exit__(None, None, None)
-    assert hf.get_intent("r")["status"] == "COMPLETED"
+    assert sf.get_intent("r")["status"] == "COMPLETED"

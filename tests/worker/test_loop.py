@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, Holdfast, InvalidInput, OutcomeUnknown, StoreUnavailable
-from holdfast.ops import Claim, ListRecords
+from stepfast import AsyncStepfast, InvalidInput, OutcomeUnknown, Stepfast, StoreUnavailable
+from stepfast.ops import Claim, ListRecords
 from tests.stores.faults import OwnServer
 from tests.worker.kit import ADDRESS, SECONDS, Outage, Team, wait_until
 
@@ -44,7 +44,7 @@ def test_a_handler_that_blocks_its_event_loop_for_longer_than_its_lease_keeps_it
     team.hire(block, client=client)  # who would take it over
     assert team.result(intent_id) == "done"
     assert calls == [1]
-    assert team.hf.get_intent(intent_id)["lost_deliveries"] == 0
+    assert team.sf.get_intent(intent_id)["lost_deliveries"] == 0
 
 
 @pytest.mark.parametrize("kind", ["async"], indirect=True)
@@ -75,7 +75,7 @@ def test_a_finished_handler_waits_for_a_store_that_is_away_and_is_not_called_aga
         return "done"
 
     hand = team.hire(handle)
-    outages.append(Outage(hand.hf.store, away))
+    outages.append(Outage(hand.sf.store, away))
     intent_id = team.send()
     wait_until(lambda: outages[0].refused >= 2, "the worker insists")
     outages[0].on = False
@@ -92,19 +92,19 @@ def test_a_store_that_fails_a_handler_costs_it_no_attempt(team: Team) -> None:
         return str(await run.step(str, "stored"))
 
     hand = team.hire(handle, retry_seconds=0.01)
-    outages.append(Outage(hand.hf.store, away))
+    outages.append(Outage(hand.sf.store, away))
     intent_id = team.send()
     wait_until(lambda: outages[0].refused >= 2, "the worker insists")
     outages[0].on = False
     assert team.result(intent_id) == "stored"
-    seen = team.hf.get_intent(intent_id)
+    seen = team.sf.get_intent(intent_id)
     assert (seen["delivery_attempt"], seen["lost_deliveries"]) == (2, 0)
 
 
 def test_an_idle_worker_outlives_an_outage(team: Team) -> None:
     hand = team.hire(echo)
     assert team.result(team.send("before")) == "before"
-    outage = Outage(hand.hf.store, away)
+    outage = Outage(hand.sf.store, away)
     outage.on = True
     intent_id = team.send("during")
     wait_until(lambda: outage.refused >= 2, "the worker asks in vain")
@@ -123,9 +123,9 @@ def own_server() -> Iterator[OwnServer]:
 def test_a_worker_and_its_handler_outlive_a_crash_of_the_database(own_server: OwnServer) -> None:
     began, go_on = threading.Event(), threading.Event()
     calls: list[Any] = []
-    with Holdfast(own_server.url) as hf:
+    with Stepfast(own_server.url) as sf:
 
-        @hf.worker(ADDRESS)
+        @sf.worker(ADDRESS)
         def handle(run: Any, payload: Any) -> Any:
             calls.append(payload)
             began.set()
@@ -133,19 +133,19 @@ def test_a_worker_and_its_handler_outlive_a_crash_of_the_database(own_server: Ow
             return payload
 
         handle.start()
-        sent = [hf.send_intent({"intent_type": "t", "to_agent": ADDRESS, "payload": name}) for name in "ab"]
+        sent = [sf.send_intent({"intent_type": "t", "to_agent": ADDRESS, "payload": name}) for name in "ab"]
         assert began.wait(SECONDS)
         own_server.crash()
         go_on.set()
         own_server.restart()
-        ended = [hf.wait_for(intent_id, timeout=SECONDS) for intent_id in sent]
+        ended = [sf.wait_for(intent_id, timeout=SECONDS) for intent_id in sent]
     assert [(e["result"], e["lost_deliveries"]) for e in ended] == [("a", 0), ("b", 0)]
     assert calls == ["a", "b"]
 
 
 def test_a_claim_whose_answer_was_lost_is_asked_for_again(team: Team) -> None:
     hand = team.hire(echo)
-    store = hand.hf.store
+    store = hand.sf.store
     execute, submit = store.execute, store.submit
     lost: list[str] = []
 
@@ -169,7 +169,7 @@ def test_a_claim_whose_answer_was_lost_is_asked_for_again(team: Team) -> None:
     assert team.result(intent_id) == "found"
     assert len(lost) >= 2
     assert lost[0] == lost[1]
-    assert team.hf.get_intent(intent_id)["delivery_attempt"] == 1
+    assert team.sf.get_intent(intent_id)["delivery_attempt"] == 1
 
 
 def test_a_stopped_worker_takes_nothing_and_may_be_started_again(team: Team) -> None:
@@ -177,9 +177,9 @@ def test_a_stopped_worker_takes_nothing_and_may_be_started_again(team: Team) -> 
     assert team.result(team.send("first")) == "first"
     hand.stop()
     assert not hand.worker.running
-    assert team.hf.store.one(ListRecords(kind="worker")) == []
+    assert team.sf.store.one(ListRecords(kind="worker")) == []
     waiting = team.send("second")
-    assert team.hf.get_intent(waiting)["status"] == "DELIVERED"
+    assert team.sf.get_intent(waiting)["status"] == "DELIVERED"
     if team.kind == "sync":
         hand.worker.start()
     else:
@@ -192,7 +192,7 @@ def test_an_idle_worker_does_not_keep_its_store_busy(team: Team) -> None:
     hand = team.hire(echo)
     assert team.result(team.send("first")) == "first"
     asked: list[Any] = []
-    execute, submit = hand.hf.store.execute, hand.hf.store.submit
+    execute, submit = hand.sf.store.execute, hand.sf.store.submit
 
     def executed(ops: Any, **more: Any) -> Any:
         asked.append(ops)
@@ -202,7 +202,7 @@ def test_an_idle_worker_does_not_keep_its_store_busy(team: Team) -> None:
         asked.append(ops)
         submit(ops, done, **more)
 
-    hand.hf.store.execute, hand.hf.store.submit = executed, submitted
+    hand.sf.store.execute, hand.sf.store.submit = executed, submitted
     began = time.monotonic()
     for number in range(200):
         team.send(number, to="agent://acme/prod/other")
@@ -215,31 +215,31 @@ def test_an_idle_worker_does_not_keep_its_store_busy(team: Team) -> None:
 
 
 def test_all_workers_of_a_client_run_together_and_end_with_it(url: str) -> None:
-    with Holdfast(url) as hf:
-        hf.worker("agent://a")(lambda run, payload: f"a{payload}")
-        hf.worker("agent://b", concurrency=2)(lambda run, payload: f"b{payload}")
-        together = threading.Thread(target=hf.run_workers)
+    with Stepfast(url) as sf:
+        sf.worker("agent://a")(lambda run, payload: f"a{payload}")
+        sf.worker("agent://b", concurrency=2)(lambda run, payload: f"b{payload}")
+        together = threading.Thread(target=sf.run_workers)
         together.start()
-        sent = [hf.send_intent({"intent_type": "t", "to_agent": f"agent://{x}", "payload": 1}) for x in "ab"]
-        assert [hf.wait_for(i, timeout=SECONDS)["result"] for i in sent] == ["a1", "b1"]
+        sent = [sf.send_intent({"intent_type": "t", "to_agent": f"agent://{x}", "payload": 1}) for x in "ab"]
+        assert [sf.wait_for(i, timeout=SECONDS)["result"] for i in sent] == ["a1", "b1"]
     together.join(SECONDS)
     assert not together.is_alive()
 
 
 async def test_all_workers_of_an_async_client_run_together_and_end_when_cancelled(url: str) -> None:
-    async with AsyncHoldfast(url) as hf:
+    async with AsyncStepfast(url) as sf:
 
-        @hf.worker("agent://a")
+        @sf.worker("agent://a")
         async def _a(run: Any, payload: Any) -> str:
             return f"a{payload}"
 
-        @hf.worker("agent://b", concurrency=2)
+        @sf.worker("agent://b", concurrency=2)
         async def handle_b(run: Any, payload: Any) -> str:
             return f"b{payload}"
 
-        together = asyncio.create_task(hf.run_workers())
-        sent = [await hf.send_intent({"intent_type": "t", "to_agent": f"agent://{x}", "payload": 1}) for x in "ab"]
-        assert [(await hf.wait_for(i, timeout=SECONDS))["result"] for i in sent] == ["a1", "b1"]
+        together = asyncio.create_task(sf.run_workers())
+        sent = [await sf.send_intent({"intent_type": "t", "to_agent": f"agent://{x}", "payload": 1}) for x in "ab"]
+        assert [(await sf.wait_for(i, timeout=SECONDS))["result"] for i in sent] == ["a1", "b1"]
         together.cancel()
         with pytest.raises(asyncio.CancelledError):
             await together
@@ -250,9 +250,9 @@ async def test_all_workers_of_an_async_client_run_together_and_end_when_cancelle
 
 
 def test_a_worker_is_still_its_function(tmp_path: Path) -> None:
-    with Holdfast(f"sqlite:///{tmp_path}/w.db") as hf:
+    with Stepfast(f"sqlite:///{tmp_path}/w.db") as sf:
 
-        @hf.worker(ADDRESS)
+        @sf.worker(ADDRESS)
         def handle(run: Any, payload: Any) -> Any:
             """Say it again."""
             return payload
@@ -276,17 +276,17 @@ def test_a_worker_is_still_its_function(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], complaint: str, tmp_path: Path) -> None:
-    with Holdfast(f"sqlite:///{tmp_path}/w.db") as hf, pytest.raises(InvalidInput, match=complaint):
-        hf.worker(ADDRESS, **options)(lambda run, payload: None)
+    with Stepfast(f"sqlite:///{tmp_path}/w.db") as sf, pytest.raises(InvalidInput, match=complaint):
+        sf.worker(ADDRESS, **options)(lambda run, payload: None)
 
 
 def test_a_handler_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
-    with Holdfast(f"sqlite:///{tmp_path}/w.db") as hf:
-        with pytest.raises(InvalidInput, match="coroutine function; make it a worker of AsyncHoldfast"):
-            hf.worker(ADDRESS)(echo)
+    with Stepfast(f"sqlite:///{tmp_path}/w.db") as sf:
+        with pytest.raises(InvalidInput, match="coroutine function; make it a worker of AsyncStepfast"):
+            sf.worker(ADDRESS)(echo)
         with pytest.raises(InvalidInput, match="takes a function"):
-            hf.worker(ADDRESS)(3)  # type: ignore[arg-type]
+            sf.worker(ADDRESS)(3)  # type: ignore[arg-type]
         with pytest.raises(InvalidInput, match="no worker"):
-            hf.run_workers()
+            sf.run_workers()
         with pytest.raises(InvalidInput, match="address"):
-            hf.worker("")(lambda run, payload: None)
+            sf.worker("")(lambda run, payload: None)

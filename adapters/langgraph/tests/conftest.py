@@ -11,8 +11,8 @@ from uuid import uuid4
 import pytest
 
 from adapters.langgraph.tests.kit import KINDS
-from holdfast import open_store
-from holdfast_langgraph import HoldfastSaver
+from stepfast import open_store
+from stepfast_langgraph import StepfastSaver
 from tests import postgres_server
 from tests.contract.http_places import Served
 
@@ -27,7 +27,7 @@ _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "alone")
 def postgres() -> Iterator[postgres_server.Server]:
     """One server for the whole run, which the test processes share."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid4().hex)
-    server = postgres_server.start(Path(tempfile.gettempdir()) / f"holdfast-langgraph-{run}")
+    server = postgres_server.start(Path(tempfile.gettempdir()) / f"stepfast-langgraph-{run}")
     yield server
     server.stop()
 
@@ -71,19 +71,19 @@ def store_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         url = request.getfixturevalue("postgres_url")
     else:
         url = request.getfixturevalue(f"http_over_{kind.partition('+')[2]}")
-        monkeypatch.setenv("HOLDFAST_API_KEY", uuid4().hex.encode().hex())
+        monkeypatch.setenv("STEPFAST_API_KEY", uuid4().hex.encode().hex())
     return url
 
 
 @pytest.fixture
-def saver(sqlite_url: str) -> Iterator[HoldfastSaver]:
+def saver(sqlite_url: str) -> Iterator[StepfastSaver]:
     """A saver on an embedded store."""
-    with HoldfastSaver(sqlite_url) as made:
+    with StepfastSaver(sqlite_url) as made:
         yield made
 
 
 @pytest.fixture
-def any_saver(store_url: str) -> Iterator[HoldfastSaver]:
+def any_saver(store_url: str) -> Iterator[StepfastSaver]:
     """A saver on each kind of store in turn."""
-    with HoldfastSaver(store_url) as made:
+    with StepfastSaver(store_url) as made:
         yield made

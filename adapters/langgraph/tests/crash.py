@@ -27,9 +27,9 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Send
 
-from holdfast import DID_NOT_HAPPEN, Happened
-from holdfast.testing import CrashTestFailed, Effects, every_failpoint, every_line, explore
-from holdfast_langgraph import HoldfastSaver, durable_tool, step
+from stepfast import DID_NOT_HAPPEN, Happened
+from stepfast.testing import CrashTestFailed, Effects, every_failpoint, every_line, explore
+from stepfast_langgraph import StepfastSaver, durable_tool, step
 
 TOPICS = ("sea", "sky")
 CALLS = [
@@ -69,7 +69,7 @@ class Scripted(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=answer)])
 
 
-def the_graph(folder: Path, saver: HoldfastSaver) -> Any:
+def the_graph(folder: Path, saver: StepfastSaver) -> Any:
     effects = Effects(folder)
 
     def charged(who: str) -> Any:
@@ -128,8 +128,8 @@ class Play:
         self._url = url
         self._durability = durability
 
-    def _open(self, folder: Path) -> tuple[HoldfastSaver, dict[str, Any]]:
-        saver = HoldfastSaver(self._url or f"sqlite:///{folder}/store.db")
+    def _open(self, folder: Path) -> tuple[StepfastSaver, dict[str, Any]]:
+        saver = StepfastSaver(self._url or f"sqlite:///{folder}/store.db")
         return saver, {"configurable": {"thread_id": f"{folder.parent.name}-{folder.name}"}}
 
     def scenario(self, folder: Path) -> None:
@@ -172,7 +172,7 @@ class Play:
             assert not repeated, f"finished, and done again: {repeated}"
 
 
-def kept_labels(saver: HoldfastSaver, thread_id: str) -> set[str]:
+def kept_labels(saver: StepfastSaver, thread_id: str) -> set[str]:
     """The nodes, model calls and tools whose results the thread holds, in any checkpoint or pending write."""
     found: set[str] = set()
     for kept in saver.list({"configurable": {"thread_id": thread_id}}):
@@ -220,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         print("failpoints:", kill(at=every_failpoint(), max_points=chosen.points), f"seed {chosen.seed}")
         if chosen.lines:
-            print("lines:", kill(at=every_line("holdfast_langgraph"), max_points=chosen.lines))
+            print("lines:", kill(at=every_line("stepfast_langgraph"), max_points=chosen.lines))
     except CrashTestFailed as failure:
         print(failure, file=sys.stderr)
         return 1

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
-from holdfast import Holdfast
-from holdfast_langgraph import HoldfastSaver
+from stepfast import Stepfast
+from stepfast_langgraph import StepfastSaver
 
 
 class Desk(NamedTuple):
     """A saver on its store, a client beside it, and what happened in the world."""
 
-    saver: HoldfastSaver
-    client: Holdfast
+    saver: StepfastSaver
+    client: Stepfast
     happened: list[Any]
 
     def act(self, what: Any) -> str:

@@ -15,9 +15,9 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send, interrupt
 
-from holdfast import Suspended
-from holdfast.testing.processes import Child, Effects, Ended, Note
-from holdfast_langgraph import HoldfastSaver, durable
+from stepfast import Suspended
+from stepfast.testing.processes import Child, Effects, Ended, Note
+from stepfast_langgraph import StepfastSaver, durable
 
 Graph = Any
 
@@ -43,8 +43,8 @@ class World:
             return
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def saver(self) -> HoldfastSaver:
-        return HoldfastSaver(self.url)
+    def saver(self) -> StepfastSaver:
+        return StepfastSaver(self.url)
 
     def wait_for_writes(self, thread_id: str, count: int) -> None:
         """Until so many finished tasks of the superstep under way are on record."""

@@ -12,8 +12,8 @@ from uuid import uuid4
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.graph import END, START, StateGraph
 
-from holdfast import Store
-from holdfast_langgraph import HoldfastSaver
+from stepfast import Store
+from stepfast_langgraph import StepfastSaver
 
 KINDS = ("sqlite", "postgres", "http+sqlite", "http+postgres")
 
@@ -65,7 +65,7 @@ def checkpoint(**values: Any) -> Any:
     }
 
 
-def put(saver: HoldfastSaver, config: Any, source: str = "loop", step: int = 0, **values: Any) -> Any:
+def put(saver: StepfastSaver, config: Any, source: str = "loop", step: int = 0, **values: Any) -> Any:
     """Put a checkpoint with these values after the one that the config names."""
     made = checkpoint(**values)
     metadata: Any = {"source": source, "step": step, "parents": {}}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast import Codec
-from holdfast.threads import Piece, Span
-from holdfast_langgraph._types import make_codec
-from holdfast_langgraph._values import History, Lanes, Ref, Written
+from stepfast import Codec
+from stepfast.threads import Piece, Span
+from stepfast_langgraph._types import make_codec
+from stepfast_langgraph._values import History, Lanes, Ref, Written
 
 
 class Rows:

@@ -12,10 +12,10 @@ from typing import Any, TypedDict
 from langgraph.graph import START, StateGraph
 
 from adapters.langgraph.tests.kit import on, put, until
-from holdfast_langgraph import HoldfastSaver, LostUpdate
+from stepfast_langgraph import LostUpdate, StepfastSaver
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["adapters.langgraph.tests.racing", "holdfast_langgraph._turns"])
+_CONTEXT.set_forkserver_preload(["adapters.langgraph.tests.racing", "stepfast_langgraph._turns"])
 
 
 class State(TypedDict):
@@ -52,7 +52,7 @@ def run(url: str, api_key: str | None, thread: str, mode: Any, holds: bool, pipe
         pipe.send("inside")
         pipe.recv()
 
-    with HoldfastSaver(url, api_key=api_key, on_conflict=mode) as saver:
+    with StepfastSaver(url, api_key=api_key, on_conflict=mode) as saver:
         graph = adding_graph(saver, inside if holds else None)
         pipe.send("ready")
         pipe.recv()
@@ -69,7 +69,7 @@ class Racer:
 
     def __init__(self, url: str, thread: str, mode: str, holds: bool = False) -> None:
         self._pipe, theirs = _CONTEXT.Pipe()
-        key = os.environ.get("HOLDFAST_API_KEY") if url.startswith("http") else None
+        key = os.environ.get("STEPFAST_API_KEY") if url.startswith("http") else None
         self.process = _CONTEXT.Process(target=run, args=(url, key, thread, mode, holds, theirs))
         self.process.start()
         theirs.close()
@@ -101,7 +101,7 @@ def racers(count: int, url: str, thread: str, mode: str, holds: bool = False) ->
 
 
 def _put_and_die(url: str, pipe: Any) -> None:
-    saver = HoldfastSaver(url, gather_seconds=0.05)
+    saver = StepfastSaver(url, gather_seconds=0.05)
     saved = put(saver, on("t"), x=1)
     saver.put_writes(saved, [("c", 1)], "task")
     pipe.send("returned")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.threads import ListRecords
-from holdfast_langgraph import HoldfastStore
+from stepfast.threads import ListRecords
+from stepfast_langgraph import StepfastStore
 
 KINDS = ("langgraph.store", "langgraph.store.vectors", "langgraph.store.ttl")
 
 
-def rows_of(store: HoldfastStore, kind: str) -> list[str]:
+def rows_of(store: StepfastStore, kind: str) -> list[str]:
     place = store._place
     return [record.record_id for record in place.store.one(ListRecords(kind=kind), tenant=place.tenant)]
 

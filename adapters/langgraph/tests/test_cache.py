@@ -16,25 +16,25 @@ from langgraph.cache.memory import InMemoryCache
 from langgraph.graph import START, StateGraph
 from langgraph.types import CachePolicy
 
-from holdfast import Clock, Codec, InvalidInput, KeyRing, Unencodable, open_store
-from holdfast.threads import GetRecord, ListRecords, PutRecord
-from holdfast_langgraph import HoldfastCache
+from stepfast import Clock, Codec, InvalidInput, KeyRing, Unencodable, open_store
+from stepfast.threads import GetRecord, ListRecords, PutRecord
+from stepfast_langgraph import StepfastCache
 
 KIND = "langgraph.cache"
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Iterator[HoldfastCache[Any]]:
-    with HoldfastCache[Any](f"sqlite:///{tmp_path}/c.db") as opened:
+def cache(tmp_path: Path) -> Iterator[StepfastCache[Any]]:
+    with StepfastCache[Any](f"sqlite:///{tmp_path}/c.db") as opened:
         yield opened
 
 
-def rows_of(cache: HoldfastCache[Any]) -> list[str]:
+def rows_of(cache: StepfastCache[Any]) -> list[str]:
     place = cache._place
     return [record.record_id for record in place.store.one(ListRecords(kind=KIND), tenant=place.tenant)]
 
 
-def test_values_come_back_exactly_and_only_those_that_are_there(cache: HoldfastCache[Any]) -> None:
+def test_values_come_back_exactly_and_only_those_that_are_there(cache: StepfastCache[Any]) -> None:
     value = [("channel", (1, {2}, "\ud800", 10**30)), ("other", float("inf"))]
     cache.set({(("a", "b"), "k"): (value, None), ((), ""): (None, None)})
     found = cache.get([(("a", "b"), "k"), (("a",), "k"), ((), ""), (("a", "b"), "K")])
@@ -42,7 +42,7 @@ def test_values_come_back_exactly_and_only_those_that_are_there(cache: HoldfastC
     assert cache.get([]) == {}
 
 
-def test_namespaces_that_look_alike_are_kept_apart(cache: HoldfastCache[Any]) -> None:
+def test_namespaces_that_look_alike_are_kept_apart(cache: StepfastCache[Any]) -> None:
     names = [
         (("a", "b"), "k"),
         (("a,b",), "k"),
@@ -56,7 +56,7 @@ def test_namespaces_that_look_alike_are_kept_apart(cache: HoldfastCache[Any]) ->
     assert cache.get(names) == {name: number for number, name in enumerate(names)}
 
 
-def test_clearing_takes_the_namespaces_named_or_all(cache: HoldfastCache[Any]) -> None:
+def test_clearing_takes_the_namespaces_named_or_all(cache: StepfastCache[Any]) -> None:
     names = [(("a",), "1"), (("a",), "2"), (("a", "b"), "1"), (("ab",), "1"), (("c",), "1")]
     cache.set(dict.fromkeys(names, (1, None)))
     cache.clear([("a",), ("c",)])
@@ -65,7 +65,7 @@ def test_clearing_takes_the_namespaces_named_or_all(cache: HoldfastCache[Any]) -
     assert rows_of(cache) == []
 
 
-def test_clearing_reaches_beyond_one_page(cache: HoldfastCache[Any]) -> None:
+def test_clearing_reaches_beyond_one_page(cache: StepfastCache[Any]) -> None:
     cache.set({(("a",), str(number)): (number, None) for number in range(1201)})
     cache.clear([("a",)])
     assert rows_of(cache) == []
@@ -73,7 +73,7 @@ def test_clearing_reaches_beyond_one_page(cache: HoldfastCache[Any]) -> None:
 
 def test_a_value_is_gone_when_its_time_is_over_and_a_sweep_deletes_it(tmp_path: Path) -> None:
     clock = Clock()
-    with open_store(f"sqlite:///{tmp_path}/c.db", clock=clock) as raw, HoldfastCache[Any](raw) as cache:
+    with open_store(f"sqlite:///{tmp_path}/c.db", clock=clock) as raw, StepfastCache[Any](raw) as cache:
         cache.set({((), "short"): (1, 60), ((), "ever"): (2, None), ((), "again"): (3, 60)})
         clock.advance(59)
         assert len(cache.get([((), "short"), ((), "ever")])) == 2
@@ -85,7 +85,7 @@ def test_a_value_is_gone_when_its_time_is_over_and_a_sweep_deletes_it(tmp_path: 
         assert asyncio.run(cache.asweep()) == 0
 
 
-def test_what_cannot_be_stored_is_refused_and_writes_nothing(cache: HoldfastCache[Any]) -> None:
+def test_what_cannot_be_stored_is_refused_and_writes_nothing(cache: StepfastCache[Any]) -> None:
     with pytest.raises(Unencodable, match="generator"):
         cache.set({((), "good"): (1, None), ((), "bad"): ((number for number in range(3)), None)})
     for wrong in (-1, float("nan")):
@@ -95,7 +95,7 @@ def test_what_cannot_be_stored_is_refused_and_writes_nothing(cache: HoldfastCach
 
 
 def test_a_forged_or_unreadable_value_counts_as_not_there(
-    tmp_path: Path, cache: HoldfastCache[Any], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, cache: StepfastCache[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     cache.set({(("ann",), "k"): ("hers", None), (("bob",), "k"): ("his", None)})
     raw, tenant = cache._place.store, cache._place.tenant
@@ -107,10 +107,10 @@ def test_a_forged_or_unreadable_value_counts_as_not_there(
     names = [((who,), "k") for who in ("ann", "bob", "short", "pickled")]
     assert cache.get(names) == {(("ann",), "k"): "hers"}
     assert "not used" in caplog.text
-    with HoldfastCache[Any](raw, codec=Codec(keyring=KeyRing({"k1": os.urandom(32)}))) as locked:
+    with StepfastCache[Any](raw, codec=Codec(keyring=KeyRing({"k1": os.urandom(32)}))) as locked:
         assert locked.get(names) == {}, "a plain row is not trusted once there is a key"
         locked.set({((), "secret"): ("zzyzzx", None)})
-    with HoldfastCache[Any](raw) as without:
+    with StepfastCache[Any](raw) as without:
         assert without.get([((), "secret")]) == {}
     assert b"zzyzzx" not in b"".join(each.read_bytes() for each in tmp_path.iterdir())
 
@@ -137,7 +137,7 @@ def test_a_node_with_a_cache_policy_runs_once_for_an_input(tmp_path: Path, kind:
     counter = tmp_path / "ran"
     stock: Any = InMemoryCache()
     for _ in range(3):  # ours is closed and opened again each time, as by another process
-        cache: Any = stock if kind == "stock" else HoldfastCache[Any](tmp_path / "c.db")
+        cache: Any = stock if kind == "stock" else StepfastCache[Any](tmp_path / "c.db")
         graph = build(counter, cache)
         assert graph.invoke({"x": 2}) == {"x": 2, "y": 4}
         assert asyncio.run(graph.ainvoke({"x": 2})) == {"x": 2, "y": 4}
@@ -147,7 +147,7 @@ def test_a_node_with_a_cache_policy_runs_once_for_an_input(tmp_path: Path, kind:
     assert counter.read_text() == "xx"
 
 
-def test_a_cleared_cache_lets_a_node_run_again(tmp_path: Path, cache: HoldfastCache[Any]) -> None:
+def test_a_cleared_cache_lets_a_node_run_again(tmp_path: Path, cache: StepfastCache[Any]) -> None:
     counter = tmp_path / "ran"
     graph = build(counter, cache)
     graph.invoke({"x": 2})
@@ -158,8 +158,8 @@ def test_a_cleared_cache_lets_a_node_run_again(tmp_path: Path, cache: HoldfastCa
 
 _SETTER = """
 import sys
-from holdfast_langgraph import HoldfastCache
-cache = HoldfastCache(sys.argv[1])
+from stepfast_langgraph import StepfastCache
+cache = StepfastCache(sys.argv[1])
 for number in range(10_000):
     cache.set({(("n",), str(number)): (number, None)})
     print(number, flush=True)
@@ -177,12 +177,12 @@ def test_what_was_set_survives_a_kill(tmp_path: Path) -> None:
             process.send_signal(signal.SIGKILL)
     process.stdout.close()
     process.wait()
-    with HoldfastCache[Any](url) as cache:
+    with StepfastCache[Any](url) as cache:
         assert len(cache.get([(("n",), str(number)) for number in range(last + 1)])) == last + 1
 
 
 async def test_every_place_keeps_what_is_cached(store_url: str) -> None:
-    async with HoldfastCache[Any](store_url) as cache:
+    async with StepfastCache[Any](store_url) as cache:
         await cache.aset({(("a",), "k"): ({"v": (1,)}, 3600), (("a", "b"), "k"): (2, None), (("a",), "over"): (3, 0)})
         names = [(("a",), "k"), (("a", "b"), "k"), (("a",), "over")]
         assert cache.get(names) == await cache.aget(names) == {(("a",), "k"): {"v": (1,)}, (("a", "b"), "k"): 2}

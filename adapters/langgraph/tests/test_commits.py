@@ -15,9 +15,9 @@ from langgraph.graph import START, StateGraph
 
 from adapters.langgraph.tests.kit import CountingStore, checkpoint, counting_graph, on, put, until
 from adapters.langgraph.tests.racing import put_and_die
-from holdfast import StoreUnavailable, Unencodable, open_store
-from holdfast_langgraph import HoldfastSaver
-from holdfast_langgraph._patience import Caller
+from stepfast import StoreUnavailable, Unencodable, open_store
+from stepfast_langgraph import StepfastSaver
+from stepfast_langgraph._patience import Caller
 
 STEPS = 1000
 
@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Iterator[CountingStore]:
 @pytest.mark.parametrize("half", ["sync", "async"])
 async def test_a_thousand_steps_are_a_thousand_commits(store: CountingStore, half: str) -> None:
     # On a busy machine a checkpoint may be late; the moment is made long, so that only the rule is counted.
-    saver = HoldfastSaver(store, gather_seconds=1.0)
+    saver = StepfastSaver(store, gather_seconds=1.0)
     graph = counting_graph(saver, lambda state: {"number": 1, "log": ["x"]}, steps=STEPS)
     config: Any = {**on("t"), "recursion_limit": STEPS + 10}
     if half == "sync":
@@ -56,7 +56,7 @@ async def test_parallel_tasks_of_a_step_share_one_commit(store: CountingStore) -
     for name in "abcdefgh":
         graph.add_node(name, partial(work, name=name))
         graph.add_edge(START, name)
-    made = graph.compile(checkpointer=HoldfastSaver(store, gather_seconds=1.0))
+    made = graph.compile(checkpointer=StepfastSaver(store, gather_seconds=1.0))
     ended = await made.ainvoke({"log": []}, on("t"), durability="sync")
     assert ended["log"] == list("abcdefgh")
     assert store.commits == 3  # the input, the start, the step
@@ -64,25 +64,25 @@ async def test_parallel_tasks_of_a_step_share_one_commit(store: CountingStore) -
 
 @pytest.mark.parametrize("half", ["sync", "async"])
 async def test_writes_that_no_checkpoint_follows_are_committed_by_themselves(
-    any_saver: HoldfastSaver, half: str
+    any_saver: StepfastSaver, half: str
 ) -> None:
     saved = await any_saver.aput(on(), checkpoint(), {}, {})
     if half == "sync":
         any_saver.put_writes(saved, [("c", 1)], "task")
     else:
         await any_saver.aput_writes(saved, [("c", 1)], "task")
-    with HoldfastSaver(any_saver._inner.opened.store) as other:  # which knows nothing of what waits elsewhere
+    with StepfastSaver(any_saver._inner.opened.store) as other:  # which knows nothing of what waits elsewhere
         found = other.get_tuple(saved)
     assert found is not None
     assert found.pending_writes == [("task", "c", 1)]
 
 
-def waiting(saver: HoldfastSaver, thread: str) -> bool:
+def waiting(saver: StepfastSaver, thread: str) -> bool:
     return thread in saver._inner.gather._waiting
 
 
 def test_a_checkpoint_takes_the_writes_of_its_thread_along(store: CountingStore) -> None:
-    saver = HoldfastSaver(store, gather_seconds=60.0)
+    saver = StepfastSaver(store, gather_seconds=60.0)
     saved = put(saver, on("t"), x=1)
     before = store.commits
     writers = [threading.Thread(target=saver.put_writes, args=(saved, [("c", n)], f"task {n}")) for n in range(2)]
@@ -99,7 +99,7 @@ def test_a_checkpoint_takes_the_writes_of_its_thread_along(store: CountingStore)
     assert len(found.pending_writes or ()) == 2
 
 
-def waits_of(saver: HoldfastSaver, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def waits_of(saver: StepfastSaver, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Each wait for a checkpoint from now on: whether it was in vain."""
     patience, waits = saver._inner.patience, []
     told = patience.waited
@@ -116,7 +116,7 @@ def waits_of(saver: HoldfastSaver, monkeypatch: pytest.MonkeyPatch) -> list[bool
 async def test_whoever_puts_and_writes_in_turn_soon_waits_no_more(
     store: CountingStore, half: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saver = HoldfastSaver(store)
+    saver = StepfastSaver(store)
     waits = waits_of(saver, monkeypatch)
     for number in range(20):
         if half == "sync":
@@ -141,7 +141,7 @@ def test_nobody_waits_where_that_would_hold_up_the_checkpoint(
     for name in "abcdefgh":
         graph.add_node(name, lambda state, name=name: {"log": [name]})
         graph.add_edge(START, name)
-    saver = HoldfastSaver(store)
+    saver = StepfastSaver(store)
     waits = waits_of(saver, monkeypatch)
     made = graph.compile(checkpointer=saver)
     assert made.invoke({"log": []}, {**on("t"), "max_concurrency": 1}, durability="sync")["log"] == list("abcdefgh")
@@ -149,7 +149,7 @@ def test_nobody_waits_where_that_would_hold_up_the_checkpoint(
 
 
 def test_a_read_sees_the_writes_that_wait(store: CountingStore) -> None:
-    saver = HoldfastSaver(store, gather_seconds=60.0)
+    saver = StepfastSaver(store, gather_seconds=60.0)
     saved = put(saver, on("t"), x=1)
     writer = threading.Thread(target=saver.put_writes, args=(saved, [("c", 1)], "task"))
     writer.start()
@@ -162,21 +162,21 @@ def test_a_read_sees_the_writes_that_wait(store: CountingStore) -> None:
 
 
 async def test_writes_of_a_cancelled_call_are_kept(store: CountingStore) -> None:
-    saver = HoldfastSaver(store, gather_seconds=60.0)
+    saver = StepfastSaver(store, gather_seconds=60.0)
     saved = put(saver, on("t"), x=1)
     call = asyncio.create_task(saver.aput_writes(saved, [("c", 1)], "task"))
     await asyncio.to_thread(until, lambda: waiting(saver, "t"))
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    found = HoldfastSaver(store.below).get_tuple(saved)
+    found = StepfastSaver(store.below).get_tuple(saved)
     assert found is not None
     assert found.pending_writes == [("task", "c", 1)]
 
 
 def test_what_a_call_returned_for_survives_a_kill(sqlite_url: str) -> None:
     put_and_die(sqlite_url)
-    with HoldfastSaver(sqlite_url) as saver:
+    with StepfastSaver(sqlite_url) as saver:
         found = saver.get_tuple(on("t"))
     assert found is not None
     assert found.checkpoint["channel_values"] == {"x": 1}
@@ -196,7 +196,7 @@ class Failing(CountingStore):
 
 def test_an_error_reaches_both_callers_and_nothing_is_half_there(tmp_path: Path) -> None:
     with Failing(open_store(tmp_path / "a.db")) as store:
-        saver = HoldfastSaver(store, gather_seconds=60.0)
+        saver = StepfastSaver(store, gather_seconds=60.0)
         saved = put(saver, on("t"), x=1)
         errors: list[BaseException] = []
 
@@ -226,7 +226,7 @@ def test_an_error_reaches_both_callers_and_nothing_is_half_there(tmp_path: Path)
 
 
 def test_a_value_that_cannot_be_stored_names_its_channel_and_writes_nothing(store: CountingStore) -> None:
-    saver = HoldfastSaver(store)
+    saver = StepfastSaver(store)
     saved = put(saver, on("t"), x=1)
     before = store.commits
     with pytest.raises(Unencodable, match="sock"):
@@ -238,7 +238,7 @@ def test_a_value_that_cannot_be_stored_names_its_channel_and_writes_nothing(stor
 
 def test_values_are_encoded_before_the_call_returns_its_thread(store: CountingStore) -> None:
     """What a caller changes while the commit is on its way is not what is stored."""
-    saver = HoldfastSaver(store, gather_seconds=60.0)
+    saver = StepfastSaver(store, gather_seconds=60.0)
     saved = put(saver, on("t"), x=1)
     value = {"items": [1]}
     writer = threading.Thread(target=saver.put_writes, args=(saved, [("c", value)], "task"))

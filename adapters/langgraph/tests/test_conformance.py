@@ -9,7 +9,7 @@ import pytest
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 
-from holdfast_langgraph import HoldfastSaver
+from stepfast_langgraph import StepfastSaver
 
 TESTS = 81  # as many as the suite has in the version that is pinned
 CAPABILITIES = 8
@@ -18,7 +18,7 @@ CAPABILITIES = 8
 class Blocking(BaseCheckpointSaver[str]):
     """The blocking half, as the suite sees it: it only knows async methods."""
 
-    def __init__(self, saver: HoldfastSaver) -> None:
+    def __init__(self, saver: StepfastSaver) -> None:
         super().__init__()
         self.saver = saver
 
@@ -51,10 +51,10 @@ class Blocking(BaseCheckpointSaver[str]):
 @pytest.mark.parametrize("half", ["async", "sync"])
 async def test_every_capability_is_detected_and_passes(store_url: str, half: str) -> None:
     # Writes of these tests have no checkpoint after them, so each would wait the whole moment for one.
-    with HoldfastSaver(store_url, gather_seconds=0.0) as saver:
+    with StepfastSaver(store_url, gather_seconds=0.0) as saver:
         tested = saver if half == "async" else Blocking(saver)
 
-        @checkpointer_test(name=f"HoldfastSaver, {half}")
+        @checkpointer_test(name=f"StepfastSaver, {half}")
         async def ours() -> AsyncIterator[Any]:
             yield tested
 

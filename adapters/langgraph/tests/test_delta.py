@@ -14,8 +14,8 @@ from langgraph.types import Overwrite, Send
 
 from adapters.langgraph.tests.kit import CountingStore, on
 from adapters.langgraph.tests.scenarios import whole
-from holdfast import open_store
-from holdfast_langgraph import HoldfastSaver
+from stepfast import open_store
+from stepfast_langgraph import StepfastSaver
 
 delta = pytest.importorskip("langgraph.channels.delta", reason="this LangGraph has no DeltaChannel yet")
 
@@ -61,7 +61,7 @@ def told(graph: Any, config: Any) -> Any:
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @pytest.mark.parametrize("half", ["sync", "async"])
-def test_a_delta_graph_ends_as_in_memory(saver: HoldfastSaver, half: str, durability: str) -> None:
+def test_a_delta_graph_ends_as_in_memory(saver: StepfastSaver, half: str, durability: str) -> None:
     from adapters.langgraph.tests.test_runtime import told_with
 
     def story(saver: Any, drive: Any) -> Any:
@@ -81,7 +81,7 @@ def test_a_delta_graph_ends_as_in_memory(saver: HoldfastSaver, half: str, durabi
     assert told_with(saver, story, half, durability) == expected
 
 
-def test_the_history_is_what_walking_the_parents_gives(any_saver: HoldfastSaver) -> None:
+def test_the_history_is_what_walking_the_parents_gives(any_saver: StepfastSaver) -> None:
     graph, config = delta_graph(any_saver), on()
     graph.invoke({"log": ["in"]}, config)
     graph.invoke({"log": ["in again"]}, config)
@@ -96,7 +96,7 @@ def test_the_history_is_what_walking_the_parents_gives(any_saver: HoldfastSaver)
 
 def test_the_history_takes_one_batch_and_one_more_for_a_stored_value(tmp_path: Path) -> None:
     with CountingStore(open_store(tmp_path / "a.db")) as store:
-        saver = HoldfastSaver(store)
+        saver = StepfastSaver(store)
         graph, config = delta_graph(saver, frequency=50, steps=12), on("t")
         graph.invoke({"log": ["in"]}, {**config, "recursion_limit": 100})
         newest = saver.get_tuple(config)
@@ -107,7 +107,7 @@ def test_the_history_takes_one_batch_and_one_more_for_a_stored_value(tmp_path: P
 
 
 @pytest.mark.parametrize("keep_last", [None, 3])
-def test_prune_keeps_the_state_of_what_stays(any_saver: HoldfastSaver, keep_last: int | None) -> None:
+def test_prune_keeps_the_state_of_what_stays(any_saver: StepfastSaver, keep_last: int | None) -> None:
     graph, config = delta_graph(any_saver, frequency=7), on()
     twin = on()
     for run in range(3):
@@ -127,7 +127,7 @@ def test_prune_keeps_the_state_of_what_stays(any_saver: HoldfastSaver, keep_last
     assert graph.invoke({"log": ["on"]}, config) == graph.invoke({"log": ["on"]}, twin)
 
 
-def test_prune_frees_what_it_deletes(saver: HoldfastSaver) -> None:
+def test_prune_frees_what_it_deletes(saver: StepfastSaver) -> None:
     graph, config = delta_graph(saver, steps=30), on("t")
     graph.invoke({"log": ["in"]}, {**config, "recursion_limit": 200})
     before = saver.threads.get("t")
@@ -137,7 +137,7 @@ def test_prune_frees_what_it_deletes(saver: HoldfastSaver) -> None:
     assert after.size_bytes < before.size_bytes / 5
 
 
-def test_deleting_a_run_keeps_the_state_of_those_after_it(any_saver: HoldfastSaver) -> None:
+def test_deleting_a_run_keeps_the_state_of_those_after_it(any_saver: StepfastSaver) -> None:
     graph, config = delta_graph(any_saver, frequency=9), on()
     runs = [f"{on()['configurable']['thread_id']}" for _ in range(3)]
     for run in runs:
@@ -153,7 +153,7 @@ def test_deleting_a_run_keeps_the_state_of_those_after_it(any_saver: HoldfastSav
     assert graph.get_state(config).values["log"][: len(last[0].values["log"])] == last[0].values["log"]
 
 
-def test_forks_of_a_copy_keep_to_their_own_branch(saver: HoldfastSaver) -> None:
+def test_forks_of_a_copy_keep_to_their_own_branch(saver: StepfastSaver) -> None:
     graph, config = delta_graph(saver), on("t")
     graph.invoke({"log": ["in"]}, config)
     old = next(one for one in graph.get_state_history(config) if set(one.next) == {"a", "b"})
@@ -168,7 +168,7 @@ def test_forks_of_a_copy_keep_to_their_own_branch(saver: HoldfastSaver) -> None:
     assert graph.get_state(on("copy")).values == forked
 
 
-def test_sends_to_a_delta_channel_replay_in_the_order_they_were_applied(any_saver: HoldfastSaver) -> None:
+def test_sends_to_a_delta_channel_replay_in_the_order_they_were_applied(any_saver: StepfastSaver) -> None:
     class State(TypedDict):
         log: Annotated[list[str], delta.DeltaChannel(joined, snapshot_frequency=100)]
         n: int

@@ -17,8 +17,8 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 
 from adapters.langgraph.tests.durable_kit import Log, World, chain, links
-from holdfast import Conflict, Holdfast, InvalidInput, RunBusy, RunFailed, current_run
-from holdfast_langgraph import HoldfastSaver, durable, step
+from stepfast import Conflict, InvalidInput, RunBusy, RunFailed, Stepfast, current_run
+from stepfast_langgraph import StepfastSaver, durable, step
 
 GIVEN = {"log": ["in"]}
 DONE = {"log": ["in", "one", "two", "three"]}
@@ -30,8 +30,8 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.fixture
-def hf(world: World) -> Iterator[Holdfast]:
-    with Holdfast(world.url) as client:
+def sf(world: World) -> Iterator[Stepfast]:
+    with Stepfast(world.url) as client:
         yield client
 
 
@@ -54,30 +54,30 @@ def broken_once(world: World, error: BaseException, saver: Any = None) -> Any:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda _: None, lambda _: InMemorySaver(), HoldfastSaver], ids=["none", "memory", "own"]
+    "make", [lambda _: None, lambda _: InMemorySaver(), StepfastSaver], ids=["none", "memory", "own"]
 )
-def test_a_run_gives_the_final_state_and_a_completed_one_gives_it_again(world: World, hf: Holdfast, make: Any) -> None:
-    made = durable(chain(world, make(hf), "one", "two", "three"), store=hf)
+def test_a_run_gives_the_final_state_and_a_completed_one_gives_it_again(world: World, sf: Stepfast, make: Any) -> None:
+    made = durable(chain(world, make(sf), "one", "two", "three"), store=sf)
     assert made.run(GIVEN, "r") == DONE
     assert made.run(GIVEN, "r") == DONE
     assert made.run(run_id="r") == DONE
     assert world.effects.lines() == ["one", "two", "three"]
-    seen = hf.describe("r")
+    seen = sf.describe("r")
     assert (seen["status"], seen["step"], seen["last_step"]) == ("COMPLETED", 3, "three")
     assert seen["result"] == DONE
     assert seen["payload"] == GIVEN
     assert seen["labels"] == {"graph": "LangGraph", "thread_id": "r"}
 
 
-async def test_the_same_on_an_event_loop(world: World, hf: Holdfast) -> None:
-    made = durable(chain(world, None, "one", "two", "three"), store=hf)
+async def test_the_same_on_an_event_loop(world: World, sf: Stepfast) -> None:
+    made = durable(chain(world, None, "one", "two", "three"), store=sf)
     assert await made.arun(GIVEN, "r") == DONE
     assert await made.arun(GIVEN, "r") == DONE
     assert world.effects.lines() == ["one", "two", "three"]
 
 
-def test_several_event_loops_share_one(world: World, hf: Holdfast) -> None:
-    made = durable(chain(world, None, "one", "two"), store=hf)
+def test_several_event_loops_share_one(world: World, sf: Stepfast) -> None:
+    made = durable(chain(world, None, "one", "two"), store=sf)
     done: list[Any] = []
 
     async def several(number: int) -> None:
@@ -91,49 +91,49 @@ def test_several_event_loops_share_one(world: World, hf: Holdfast) -> None:
     assert done == [{"log": ["in", "one", "two"]}] * 15
 
 
-def test_a_graph_without_a_checkpointer_gets_one_on_the_store_of_its_runs(world: World, hf: Holdfast) -> None:
-    durable(chain(world, None, "one"), store=hf).run(GIVEN, "r")
-    with HoldfastSaver(hf) as saver:
+def test_a_graph_without_a_checkpointer_gets_one_on_the_store_of_its_runs(world: World, sf: Stepfast) -> None:
+    durable(chain(world, None, "one"), store=sf).run(GIVEN, "r")
+    with StepfastSaver(sf) as saver:
         found = saver.get_tuple({"configurable": {"thread_id": "r"}})
     assert found is not None
     assert found.checkpoint["channel_values"]["log"] == ["in", "one"]
 
 
 def test_runs_are_where_the_graphs_own_saver_is(world: World) -> None:
-    with HoldfastSaver(world.url) as saver:
+    with StepfastSaver(world.url) as saver:
         durable(chain(world, saver, "one")).run(GIVEN, "r")
-    with Holdfast(world.url) as client:
+    with Stepfast(world.url) as client:
         assert client.get_intent("r")["status"] == "COMPLETED"
 
 
-def test_a_stock_saver_keeps_its_threads_and_the_run_its_place(world: World, hf: Holdfast, tmp_path: Path) -> None:
+def test_a_stock_saver_keeps_its_threads_and_the_run_its_place(world: World, sf: Stepfast, tmp_path: Path) -> None:
     with SqliteSaver.from_conn_string(str(tmp_path / "stock.db")) as saver:
-        made = durable(broken_once(world, ZeroDivisionError(), saver), store=hf)
+        made = durable(broken_once(world, ZeroDivisionError(), saver), store=sf)
         with pytest.raises(ZeroDivisionError):
             made.run(GIVEN, "r")
         assert made.run(GIVEN, "r") == {"log": ["in", "one", "two"]}
     assert world.effects.lines() == ["one", "two", "two"]
 
 
-def test_an_exception_hands_the_run_back_and_the_next_start_goes_on(world: World, hf: Holdfast) -> None:
-    made = durable(broken_once(world, ConnectionError("down")), store=hf)
+def test_an_exception_hands_the_run_back_and_the_next_start_goes_on(world: World, sf: Stepfast) -> None:
+    made = durable(broken_once(world, ConnectionError("down")), store=sf)
     with pytest.raises(ConnectionError):
         made.run(GIVEN, "r")
-    seen = hf.describe("r")
+    seen = sf.describe("r")
     assert (seen["status"], seen["last_step"], seen["lost_deliveries"]) == ("IN_PROGRESS", "one", 0)
     assert made.run(GIVEN, "r") == {"log": ["in", "one", "two"]}
     assert world.effects.lines() == ["one", "two", "two"]
 
 
-def test_keyboard_interrupt_hands_the_run_back(world: World, hf: Holdfast) -> None:
-    made = durable(broken_once(world, KeyboardInterrupt()), store=hf)
+def test_keyboard_interrupt_hands_the_run_back(world: World, sf: Stepfast) -> None:
+    made = durable(broken_once(world, KeyboardInterrupt()), store=sf)
     with pytest.raises(KeyboardInterrupt):
         made.run(GIVEN, "r")
-    assert hf.describe("r")["lost_deliveries"] == 0
+    assert sf.describe("r")["lost_deliveries"] == 0
     assert made.run(GIVEN, "r") == {"log": ["in", "one", "two"]}
 
 
-async def test_a_cancelled_task_hands_the_run_back(world: World, hf: Holdfast) -> None:
+async def test_a_cancelled_task_hands_the_run_back(world: World, sf: Stepfast) -> None:
     reached = asyncio.Event()
     graph = links(world, "one")
 
@@ -145,29 +145,29 @@ async def test_a_cancelled_task_hands_the_run_back(world: World, hf: Holdfast) -
 
     graph.add_node("slow", slow)
     graph.add_edge("one", "slow")
-    made = durable(graph.compile(), store=hf)
+    made = durable(graph.compile(), store=sf)
     running = asyncio.create_task(made.arun(GIVEN, "r"))
     await reached.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert hf.describe("r")["lost_deliveries"] == 0
+    assert sf.describe("r")["lost_deliveries"] == 0
     assert await made.arun(GIVEN, "r") == {"log": ["in", "one", "slow"]}
     assert world.effects.lines() == ["one"]
 
 
-def test_a_failed_run_is_failed_until_it_is_revived(world: World, hf: Holdfast) -> None:
+def test_a_failed_run_is_failed_until_it_is_revived(world: World, sf: Stepfast) -> None:
     graph = broken_once(world, ValueError("no"))
     with pytest.raises(ValueError, match="no"):
-        durable(graph, store=hf, on_error="fail").run(GIVEN, "r")
-    assert hf.get_intent("r")["status"] == "FAILED"
+        durable(graph, store=sf, on_error="fail").run(GIVEN, "r")
+    assert sf.get_intent("r")["status"] == "FAILED"
     with pytest.raises(RunFailed):
-        durable(graph, store=hf).run(GIVEN, "r")
-    assert durable(graph, store=hf, on_failed="revive").run(GIVEN, "r") == {"log": ["in", "one", "two"]}
+        durable(graph, store=sf).run(GIVEN, "r")
+    assert durable(graph, store=sf, on_failed="revive").run(GIVEN, "r") == {"log": ["in", "one", "two"]}
     assert world.effects.lines() == ["one", "two", "two"]
 
 
-def test_a_run_that_somebody_has_is_busy(world: World, hf: Holdfast) -> None:
+def test_a_run_that_somebody_has_is_busy(world: World, sf: Stepfast) -> None:
     graph = links(world, "one")
     made: Any = None
 
@@ -178,27 +178,27 @@ def test_a_run_that_somebody_has_is_busy(world: World, hf: Holdfast) -> None:
 
     graph.add_node("two", again)
     graph.add_edge("one", "two")
-    made = durable(graph.compile(), store=hf)
+    made = durable(graph.compile(), store=sf)
     assert made.run(GIVEN, "r") == {"log": ["in", "one", "two"]}
 
 
 def test_another_input_for_the_same_run_is_refused_or_set_aside(
-    world: World, hf: Holdfast, caplog: pytest.LogCaptureFixture
+    world: World, sf: Stepfast, caplog: pytest.LogCaptureFixture
 ) -> None:
     graph = broken_once(world, ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        durable(graph, store=hf).run(GIVEN, "r")
+        durable(graph, store=sf).run(GIVEN, "r")
     with pytest.raises(Conflict, match="different body"):
-        durable(graph, store=hf).run({"log": ["other"]}, "r")
-    with caplog.at_level(logging.WARNING, logger="holdfast"):
-        result = durable(graph, store=hf, on_drift="warn").run({"log": ["other"]}, "r")
+        durable(graph, store=sf).run({"log": ["other"]}, "r")
+    with caplog.at_level(logging.WARNING, logger="stepfast"):
+        result = durable(graph, store=sf, on_drift="warn").run({"log": ["other"]}, "r")
     assert result == {"log": ["in", "one", "two"]}
     assert "recorded input" in caplog.text
-    assert durable(graph, store=hf, on_drift="accept").run({"log": ["other"]}, "r") == result
+    assert durable(graph, store=sf, on_drift="accept").run({"log": ["other"]}, "r") == result
 
 
-def test_a_run_stays_on_its_thread(world: World, hf: Holdfast) -> None:
-    made = durable(broken_once(world, ZeroDivisionError()), store=hf)
+def test_a_run_stays_on_its_thread(world: World, sf: Stepfast) -> None:
+    made = durable(broken_once(world, ZeroDivisionError()), store=sf)
     thread = {"configurable": {"thread_id": "t"}}
     with pytest.raises(ZeroDivisionError):
         made.run(GIVEN, "r", thread)
@@ -208,18 +208,18 @@ def test_a_run_stays_on_its_thread(world: World, hf: Holdfast) -> None:
     assert made.run({"log": ["more"]}, "r2", thread)["log"] == ["in", "one", "two", "more", "one", "two"]
 
 
-def test_a_run_can_begin_at_an_earlier_checkpoint_of_its_thread(world: World, hf: Holdfast) -> None:
-    saver = HoldfastSaver(hf)
+def test_a_run_can_begin_at_an_earlier_checkpoint_of_its_thread(world: World, sf: Stepfast) -> None:
+    saver = StepfastSaver(sf)
     graph = chain(world, saver, "one", "two")
-    made = durable(graph, store=hf)
+    made = durable(graph, store=sf)
     thread = {"configurable": {"thread_id": "t"}}
     made.run(GIVEN, "r", thread)
     (early,) = [each for each in graph.get_state_history(thread) if each.next == ("two",)]
     assert made.run({"log": ["again"]}, "r2", early.config)["log"] == ["in", "one", "again", "one", "two"]
 
 
-def test_a_run_inside_a_node_is_a_run_of_its_own(world: World, hf: Holdfast) -> None:
-    inner = durable(chain(world, None, "inner"), store=hf)
+def test_a_run_inside_a_node_is_a_run_of_its_own(world: World, sf: Stepfast) -> None:
+    inner = durable(chain(world, None, "inner"), store=sf)
 
     def outer(_state: Any) -> Any:
         return {"log": inner.run(GIVEN, "inside")["log"]}
@@ -227,25 +227,25 @@ def test_a_run_inside_a_node_is_a_run_of_its_own(world: World, hf: Holdfast) -> 
     graph = StateGraph(Log)
     graph.add_node("outer", outer)
     graph.add_edge(START, "outer")
-    assert durable(graph.compile(), store=hf).run({"log": []}, "r") == {"log": ["in", "inner"]}
-    assert hf.get_intent("inside")["result"] == {"log": ["in", "inner"]}
+    assert durable(graph.compile(), store=sf).run({"log": []}, "r") == {"log": ["in", "inner"]}
+    assert sf.get_intent("inside")["result"] == {"log": ["in", "inner"]}
 
 
-def test_messages_are_the_same_when_they_are_given_again(hf: Holdfast) -> None:
+def test_messages_are_the_same_when_they_are_given_again(sf: Stepfast) -> None:
     graph = StateGraph(MessagesState)
     graph.add_node("model", lambda _: {"messages": [AIMessage("hello", id="a")]})
     graph.add_edge(START, "model")
-    made = durable(graph.compile(), store=hf)
+    made = durable(graph.compile(), store=sf)
     given = {"messages": [HumanMessage("hi", id="h")]}
     first = made.run(given, "r")
     assert first == {"messages": [HumanMessage("hi", id="h"), AIMessage("hello", id="a")]}
     assert made.run(given, "r") == first
 
 
-def test_a_run_may_keep_less_than_the_state_as_its_result(world: World, hf: Holdfast) -> None:
-    made = durable(chain(world, None, "one", "two"), store=hf, result=lambda state: state["log"][-1])
+def test_a_run_may_keep_less_than_the_state_as_its_result(world: World, sf: Stepfast) -> None:
+    made = durable(chain(world, None, "one", "two"), store=sf, result=lambda state: state["log"][-1])
     assert made.run(GIVEN, "r") == made.run(GIVEN, "r") == "two"
-    assert hf.get_intent("r")["result"] == "two"
+    assert sf.get_intent("r")["result"] == "two"
 
 
 def test_a_store_that_was_opened_here_is_given_back(world: World) -> None:
@@ -257,7 +257,7 @@ def test_a_store_that_was_opened_here_is_given_back(world: World) -> None:
 
 
 def test_a_saver_whose_runs_wait_their_turn_serves_durable_runs(world: World) -> None:
-    with HoldfastSaver(world.url, on_conflict="wait", wait_seconds=20) as saver:
+    with StepfastSaver(world.url, on_conflict="wait", wait_seconds=20) as saver:
         made = durable(chain(world, saver, "one", "two"))
         thread = {"configurable": {"thread_id": "t"}}
         done = []
@@ -287,27 +287,27 @@ def test_a_wrong_option_is_named(world: World, change: Any, named: str) -> None:
         durable(chain(world, None, "one"), **change)
 
 
-def test_what_is_missing_is_named(world: World, hf: Holdfast) -> None:
+def test_what_is_missing_is_named(world: World, sf: Stepfast) -> None:
     with pytest.raises(InvalidInput, match="compile"):
         durable(StateGraph(Log))
-    made = durable(chain(world, None, "one"), store=hf)
+    made = durable(chain(world, None, "one"), store=sf)
     with pytest.raises(InvalidInput, match="run_id"):
         made.run(GIVEN)
     with pytest.raises(InvalidInput, match="stream_mode"):
         made.run(GIVEN, "r", stream_mode="values")
-    assert hf.list_intents() == []
+    assert sf.list_intents() == []
 
 
-def test_a_run_can_be_named_by_its_input(world: World, hf: Holdfast) -> None:
-    made = durable(chain(world, None, "one"), run_id=lambda given: f"for-{given['log'][0]}", store=hf)
+def test_a_run_can_be_named_by_its_input(world: World, sf: Stepfast) -> None:
+    made = durable(chain(world, None, "one"), run_id=lambda given: f"for-{given['log'][0]}", store=sf)
     made.run(GIVEN)
-    assert hf.get_intent("for-in")["status"] == "COMPLETED"
+    assert sf.get_intent("for-in")["status"] == "COMPLETED"
 
 
 # --- the run inside its nodes --------------------------------------------------------------------------
 
 
-def test_the_run_is_current_in_every_node_and_nowhere_else(world: World, hf: Holdfast) -> None:
+def test_the_run_is_current_in_every_node_and_nowhere_else(world: World, sf: Stepfast) -> None:
     seen: list[Any] = []
 
     def look(_state: Any) -> Any:
@@ -323,14 +323,14 @@ def test_the_run_is_current_in_every_node_and_nowhere_else(world: World, hf: Hol
     graph.add_node("inner", inner.compile())
     for name in ("left", "right", "inner"):
         graph.add_edge(START, name)
-    made = durable(graph.compile(), store=hf)
+    made = durable(graph.compile(), store=sf)
     for _ in made.stream(GIVEN, "r"):
         assert current_run() is None
     assert current_run() is None
     assert [name for name, _ in seen] == ["r", "r", "r"]
 
 
-async def test_the_run_is_current_in_every_node_on_an_event_loop(world: World, hf: Holdfast) -> None:
+async def test_the_run_is_current_in_every_node_on_an_event_loop(world: World, sf: Stepfast) -> None:
     seen: list[Any] = []
 
     async def look(_state: Any) -> Any:
@@ -346,13 +346,13 @@ async def test_the_run_is_current_in_every_node_on_an_event_loop(world: World, h
     graph.add_node("right", look_blocking)
     for name in ("left", "right"):
         graph.add_edge(START, name)
-    made = durable(graph.compile(), store=hf)
+    made = durable(graph.compile(), store=sf)
     async for _ in made.astream(GIVEN, "r"):
         assert current_run() is None
     assert seen == ["r", "r"]
 
 
-def test_steps_in_a_node_are_steps_of_the_run(world: World, hf: Holdfast) -> None:
+def test_steps_in_a_node_are_steps_of_the_run(world: World, sf: Stepfast) -> None:
     graph = StateGraph(Log)
 
     def node(_state: Any) -> Any:
@@ -364,12 +364,12 @@ def test_steps_in_a_node_are_steps_of_the_run(world: World, hf: Holdfast) -> Non
 
     graph.add_node("node", node)
     graph.add_edge(START, "node")
-    made = durable(graph.compile(), store=hf)
+    made = durable(graph.compile(), store=sf)
     with pytest.raises(ZeroDivisionError):
         made.run(GIVEN, "r")
     assert made.run(GIVEN, "r") == {"log": ["in", "a", "b"]}
     assert world.effects.lines() == ["a", "b", "node", "node"]
-    assert len(hf.steps("r")) == 2
+    assert len(sf.steps("r")) == 2
 
 
 # --- streams -------------------------------------------------------------------------------------------
@@ -392,51 +392,51 @@ if "version" not in signature(StateGraph(Log).add_node("a", print).set_entry_poi
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-async def test_a_stream_is_as_the_graph_gives_it(world: World, hf: Holdfast, shape: dict[str, Any]) -> None:
+async def test_a_stream_is_as_the_graph_gives_it(world: World, sf: Stepfast, shape: dict[str, Any]) -> None:
     graph = chain(world, None, "one", "two")
-    made = durable(graph, store=hf)
+    made = durable(graph, store=sf)
     plain = list(graph.stream(GIVEN, **shape))
     assert list(made.stream(GIVEN, "r", **shape)) == plain
     assert [chunk async for chunk in made.astream(GIVEN, "r2", **shape)] == plain
-    assert hf.get_intent("r")["result"] == hf.get_intent("r2")["result"] == {"log": ["in", "one", "two"]}
+    assert sf.get_intent("r")["result"] == sf.get_intent("r2")["result"] == {"log": ["in", "one", "two"]}
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if "values" in str(shape)], ids=str)
-def test_the_stream_of_a_completed_run_is_its_final_state(world: World, hf: Holdfast, shape: dict[str, Any]) -> None:
-    made = durable(chain(world, None, "one", "two"), store=hf)
+def test_the_stream_of_a_completed_run_is_its_final_state(world: World, sf: Stepfast, shape: dict[str, Any]) -> None:
+    made = durable(chain(world, None, "one", "two"), store=sf)
     last = [chunk for chunk in made.stream(GIVEN, "r", **shape) if "three" not in str(chunk)][-1]
     assert list(made.stream(GIVEN, "r", **shape)) == [last]
     assert list(made.stream(GIVEN, "r", stream_mode="updates")) == []
 
 
-def test_a_resumed_stream_goes_on_from_the_unfinished_superstep(world: World, hf: Holdfast) -> None:
-    made = durable(broken_once(world, ZeroDivisionError()), store=hf)
+def test_a_resumed_stream_goes_on_from_the_unfinished_superstep(world: World, sf: Stepfast) -> None:
+    made = durable(broken_once(world, ZeroDivisionError()), store=sf)
     with pytest.raises(ZeroDivisionError):
         list(made.stream(GIVEN, "r"))
     assert list(made.stream(GIVEN, "r", stream_mode="updates")) == [{"two": {"log": ["two"]}}]
 
 
-def test_a_stream_that_is_left_hands_the_run_back(world: World, hf: Holdfast) -> None:
-    made = durable(chain(world, None, "one", "two", "three"), store=hf)
+def test_a_stream_that_is_left_hands_the_run_back(world: World, sf: Stepfast) -> None:
+    made = durable(chain(world, None, "one", "two", "three"), store=sf)
     for _ in made.stream(GIVEN, "r", stream_mode="updates"):
         break
-    assert hf.describe("r")["lost_deliveries"] == 0
+    assert sf.describe("r")["lost_deliveries"] == 0
     assert made.run(GIVEN, "r") == DONE
     assert world.effects.counts()["one"] == 1
 
 
-async def test_a_stream_that_is_left_on_an_event_loop_hands_the_run_back(world: World, hf: Holdfast) -> None:
-    made = durable(chain(world, None, "one", "two", "three"), store=hf)
+async def test_a_stream_that_is_left_on_an_event_loop_hands_the_run_back(world: World, sf: Stepfast) -> None:
+    made = durable(chain(world, None, "one", "two", "three"), store=sf)
     stream: AsyncIterator[Any] = made.astream(GIVEN, "r", stream_mode="updates")
     await anext(stream)
     await stream.aclose()  # type: ignore[attr-defined]
-    assert hf.describe("r")["lost_deliveries"] == 0
+    assert sf.describe("r")["lost_deliveries"] == 0
     assert await made.arun(GIVEN, "r") == DONE
     assert world.effects.counts()["one"] == 1
 
 
-def test_a_stream_may_be_read_from_several_threads(world: World, hf: Holdfast) -> None:
-    made = durable(chain(world, None, "one", "two"), store=hf)
+def test_a_stream_may_be_read_from_several_threads(world: World, sf: Stepfast) -> None:
+    made = durable(chain(world, None, "one", "two"), store=sf)
     stream = made.stream(GIVEN, "r", stream_mode="updates")
     chunks: list[Any] = []
     while True:
@@ -446,4 +446,4 @@ def test_a_stream_may_be_read_from_several_threads(world: World, hf: Holdfast) -
         if chunks[-1] is None:
             break
     assert chunks == [{"one": {"log": ["one"]}}, {"two": {"log": ["two"]}}, None]
-    assert hf.get_intent("r")["status"] == "COMPLETED"
+    assert sf.get_intent("r")["status"] == "COMPLETED"

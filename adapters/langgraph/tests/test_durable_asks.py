@@ -18,8 +18,8 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
 from adapters.langgraph.tests.durable_kit import Log, World, asking, chain
-from holdfast import Holdfast, InvalidInput, NotFound, Suspended, current_run
-from holdfast_langgraph import HoldfastSaver, durable, once
+from stepfast import InvalidInput, NotFound, Stepfast, Suspended, current_run
+from stepfast_langgraph import StepfastSaver, durable, once
 from tests.cli.kit import Cli
 
 GIVEN = {"log": ["in"]}
@@ -31,8 +31,8 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.fixture
-def hf(world: World) -> Iterator[Holdfast]:
-    with Holdfast(world.url) as client:
+def sf(world: World) -> Iterator[Stepfast]:
+    with Stepfast(world.url) as client:
         yield client
 
 
@@ -60,16 +60,16 @@ def branches(world: World) -> Any:
     return graph.compile()
 
 
-def test_an_interrupt_is_a_decision_of_the_run(world: World, hf: Holdfast) -> None:
-    made = durable(asking(world, None), store=hf)
+def test_an_interrupt_is_a_decision_of_the_run(world: World, sf: Stepfast) -> None:
+    made = durable(asking(world, None), store=sf)
     waiting = suspended(made)
-    (asked,) = hf.decisions("r")
+    (asked,) = sf.decisions("r")
     assert waiting.decisions == [asked["key"]]
     assert asked["question"] == "Send it?"
     assert asked["evidence"]["node"] == "ask"
     assert asked["evidence"]["value"] == {"question": "Send it?", "amount": 12}
     assert asked["outcomes"] == ["approved", "rejected", "answered"]
-    seen = hf.describe("r")
+    seen = sf.describe("r")
     assert (seen["status"], seen["waiting_reason"]) == ("WAITING", "WAITING_FOR_HUMAN")
     assert (seen["step"], seen["last_step"]) == (1, "draft")
     assert suspended(made).decisions == [asked["key"]]
@@ -85,17 +85,17 @@ def test_an_interrupt_is_a_decision_of_the_run(world: World, hf: Holdfast) -> No
         ({"outcome": "approved", "value": 3}, 3),
     ],
 )
-def test_the_answer_is_what_the_graph_resumes_with(world: World, hf: Holdfast, answer: Any, resumed: Any) -> None:
-    made = durable(asking(world, None), store=hf)
+def test_the_answer_is_what_the_graph_resumes_with(world: World, sf: Stepfast, answer: Any, resumed: Any) -> None:
+    made = durable(asking(world, None), store=sf)
     suspended(made)
-    hf.answer("r", **answer)
+    sf.answer("r", **answer)
     assert made.run(GIVEN, "r")["log"] == ["in", "draft", f"answer {resumed}", "send"]
-    assert hf.get_intent("r")["status"] == "COMPLETED"
+    assert sf.get_intent("r")["status"] == "COMPLETED"
     assert world.effects.lines() == ["draft", f"answered {resumed}", "send"]
 
 
-def test_a_person_answers_at_the_command_line(world: World, hf: Holdfast, tmp_path: Path) -> None:
-    made = durable(asking(world, None), store=hf)
+def test_a_person_answers_at_the_command_line(world: World, sf: Stepfast, tmp_path: Path) -> None:
+    made = durable(asking(world, None), store=sf)
     suspended(made)
     cli = Cli(world.url, tmp_path)
     listed = cli("intents", "list").stdout
@@ -108,8 +108,8 @@ def test_a_person_answers_at_the_command_line(world: World, hf: Holdfast, tmp_pa
     assert "send (3)" in cli("intents", "list").stdout
 
 
-async def test_command_resume_answers_as_in_langgraph(world: World, hf: Holdfast) -> None:
-    made = durable(asking(world, None), store=hf)
+async def test_command_resume_answers_as_in_langgraph(world: World, sf: Stepfast) -> None:
+    made = durable(asking(world, None), store=sf)
     suspended(made)
     assert made.run(Command(resume="yes"), "r")["log"] == ["in", "draft", "answer yes", "send"]
     assert made.run(Command(resume="no"), "r")["log"][2] == "answer yes"
@@ -119,67 +119,67 @@ async def test_command_resume_answers_as_in_langgraph(world: World, hf: Holdfast
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_every_durability_of_langgraph_waits_for_answers(world: World, hf: Holdfast, durability: Any) -> None:
-    made = durable(asking(world, None), store=hf, durability=durability)
+def test_every_durability_of_langgraph_waits_for_answers(world: World, sf: Stepfast, durability: Any) -> None:
+    made = durable(asking(world, None), store=sf, durability=durability)
     suspended(made)
     assert made.run(Command(resume="yes"), "r")["log"] == ["in", "draft", "answer yes", "send"]
     assert world.effects.lines() == ["draft", "answered yes", "send"]
 
 
-def test_command_resume_for_a_run_that_is_not_there_or_does_more_is_refused(world: World, hf: Holdfast) -> None:
-    made = durable(asking(world, None), store=hf)
+def test_command_resume_for_a_run_that_is_not_there_or_does_more_is_refused(world: World, sf: Stepfast) -> None:
+    made = durable(asking(world, None), store=sf)
     with pytest.raises(NotFound):
         made.run(Command(resume="yes"), "r")
     with pytest.raises(InvalidInput, match="update_state"):
         made.run(Command(resume="yes", update={"log": ["more"]}), "r")
-    assert hf.list_intents() == []
+    assert sf.list_intents() == []
 
 
-def test_branches_ask_all_at_once_and_go_on_when_all_are_answered(world: World, hf: Holdfast) -> None:
-    made = durable(branches(world), store=hf)
+def test_branches_ask_all_at_once_and_go_on_when_all_are_answered(world: World, sf: Stepfast) -> None:
+    made = durable(branches(world), store=sf)
     waiting = suspended(made)
-    asked = {each["question"]: each["key"] for each in hf.decisions("r")}
+    asked = {each["question"]: each["key"] for each in sf.decisions("r")}
     assert set(asked) == {"left?", "right?"}
     assert sorted(waiting.decisions) == sorted(asked.values())
-    hf.answer("r", "approved", asked["right?"])
+    sf.answer("r", "approved", asked["right?"])
     assert suspended(made).decisions == [asked["left?"]]
     assert world.effects.lines() == []
-    hf.answer("r", "rejected", asked["left?"])
+    sf.answer("r", "rejected", asked["left?"])
     assert made.run(GIVEN, "r")["log"] == ["in", "left False", "right True"]
 
 
-def test_command_resume_names_the_interrupts_where_there_are_several(world: World, hf: Holdfast) -> None:
-    made = durable(branches(world), store=hf)
+def test_command_resume_names_the_interrupts_where_there_are_several(world: World, sf: Stepfast) -> None:
+    made = durable(branches(world), store=sf)
     suspended(made)
     with pytest.raises(InvalidInput, match="2 interrupts"):
         made.run(Command(resume="x"), "r")
-    ids = {each["question"]: each["evidence"]["interrupt_id"] for each in hf.decisions("r")}
+    ids = {each["question"]: each["evidence"]["interrupt_id"] for each in sf.decisions("r")}
     suspended(made, Command(resume={ids["left?"]: "L"}))
     assert made.run(Command(resume={ids["right?"]: "R"}), "r")["log"] == ["in", "left L", "right R"]
 
 
-def test_several_interrupts_of_one_node_are_asked_one_after_another(world: World, hf: Holdfast) -> None:
+def test_several_interrupts_of_one_node_are_asked_one_after_another(world: World, sf: Stepfast) -> None:
     def node(_state: Any) -> Any:
         return {"log": [interrupt("same?"), interrupt("same?")]}
 
     graph = StateGraph(Log)
     graph.add_node("node", node)
     graph.add_edge(START, "node")
-    made = durable(graph.compile(), store=hf)
+    made = durable(graph.compile(), store=sf)
     suspended(made)
     suspended(made, Command(resume="one"))
     assert made.run(Command(resume="two"), "r")["log"] == ["in", "one", "two"]
-    assert len(hf.decisions("r", pending=False)) == 2
+    assert len(sf.decisions("r", pending=False)) == 2
 
 
 @pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
-async def test_a_run_that_blocks_goes_on_when_the_answer_comes(world: World, hf: Holdfast, on_loop: bool) -> None:
-    made = durable(asking(world, None), store=hf, on_wait="block")
+async def test_a_run_that_blocks_goes_on_when_the_answer_comes(world: World, sf: Stepfast, on_loop: bool) -> None:
+    made = durable(asking(world, None), store=sf, on_wait="block")
 
     def answer() -> None:
-        for event in hf.observe("r"):
+        for event in sf.observe("r"):
             if event["event_type"] == "intent.waiting":
-                hf.answer("r", "approved")
+                sf.answer("r", "approved")
                 return
 
     async def first() -> Any:
@@ -193,17 +193,17 @@ async def test_a_run_that_blocks_goes_on_when_the_answer_comes(world: World, hf:
     teller.join()
 
 
-def test_a_thread_that_was_resumed_by_hand_needs_no_answer(world: World, hf: Holdfast) -> None:
-    saver = HoldfastSaver(hf)
+def test_a_thread_that_was_resumed_by_hand_needs_no_answer(world: World, sf: Stepfast) -> None:
+    saver = StepfastSaver(sf)
     graph = asking(world, saver)
-    made = durable(graph, store=hf)
+    made = durable(graph, store=sf)
     suspended(made)
     graph.invoke(Command(resume="by hand"), {"configurable": {"thread_id": "r"}})
     assert made.run(GIVEN, "r")["log"] == ["in", "draft", "answer by hand", "send"]
     assert world.effects.lines() == ["draft", "answered by hand", "send"]
 
 
-def test_an_interrupt_in_a_graph_inside_a_node_is_asked_too(world: World, hf: Holdfast) -> None:
+def test_an_interrupt_in_a_graph_inside_a_node_is_asked_too(world: World, sf: Stepfast) -> None:
     inner = StateGraph(Log)
     inner.add_node("deep", lambda _: {"log": [interrupt("deep?")]})
     inner.add_edge(START, "deep")
@@ -211,41 +211,41 @@ def test_an_interrupt_in_a_graph_inside_a_node_is_asked_too(world: World, hf: Ho
     graph.add_node("outer", lambda state: {"log": inner_graph.invoke({"log": []})["log"]})
     graph.add_edge(START, "outer")
     inner_graph = inner.compile()
-    made = durable(graph.compile(), store=hf)
+    made = durable(graph.compile(), store=sf)
     suspended(made)
-    (asked,) = hf.decisions("r")
+    (asked,) = sf.decisions("r")
     assert (asked["question"], asked["evidence"]["node"]) == ("deep?", "outer")
     assert made.run(Command(resume="yes"), "r")["log"] == ["in", "yes"]
 
 
-def test_a_value_that_does_not_equal_itself_is_asked_about_by_its_kind(world: World, hf: Holdfast) -> None:
+def test_a_value_that_does_not_equal_itself_is_asked_about_by_its_kind(world: World, sf: Stepfast) -> None:
     graph = StateGraph(Log)
     graph.add_node("node", lambda _: {"log": [interrupt({"amount": float("nan")})]})
     graph.add_edge(START, "node")
-    made = durable(graph.compile(), store=hf)
+    made = durable(graph.compile(), store=sf)
     suspended(made)
-    assert hf.decisions("r")[0]["evidence"]["value"] == "<builtins.dict>"
+    assert sf.decisions("r")[0]["evidence"]["value"] == "<builtins.dict>"
     suspended(made)
     assert made.run(Command(resume="fine"), "r")["log"] == ["in", "fine"]
 
 
 @pytest.mark.parametrize(("when", "stops"), [("interrupt_before", "before"), ("interrupt_after", "after")])
-def test_a_breakpoint_waits_for_a_word(world: World, hf: Holdfast, when: str, stops: str) -> None:
-    made = durable(chain(world, None, "one", "two", "three"), store=hf)
+def test_a_breakpoint_waits_for_a_word(world: World, sf: Stepfast, when: str, stops: str) -> None:
+    made = durable(chain(world, None, "one", "two", "three"), store=sf)
     options = {when: ["two"]}
     suspended(made, **options)
-    (asked,) = hf.decisions("r")
+    (asked,) = sf.decisions("r")
     assert f"{stops} two" in asked["question"]
     assert asked["outcomes"] == ["continue"]
     suspended(made, **options)
     ran = ["one"] if stops == "before" else ["one", "two"]
     assert world.effects.lines() == ran
-    hf.answer("r", "continue")
+    sf.answer("r", "continue")
     assert made.run(GIVEN, "r", **options)["log"] == ["in", "one", "two", "three"]
     assert world.effects.lines() == ["one", "two", "three"]
 
 
-def test_an_approval_of_tool_calls_is_answered_in_their_words(world: World, hf: Holdfast) -> None:
+def test_an_approval_of_tool_calls_is_answered_in_their_words(world: World, sf: Stepfast) -> None:
     def node(_state: Any) -> Any:
         requests = [{"name": "send", "args": {"to": "ada"}, "description": "Send to ada?"}]
         answer = interrupt({"action_requests": requests, "review_configs": []})
@@ -254,18 +254,18 @@ def test_an_approval_of_tool_calls_is_answered_in_their_words(world: World, hf: 
     graph = StateGraph(Log)
     graph.add_node("node", node)
     graph.add_edge(START, "node")
-    made = durable(graph.compile(), store=hf)
+    made = durable(graph.compile(), store=sf)
     for run_id, outcome, decision in [
         ("yes", "approved", {"type": "approve"}),
         ("no", "rejected", {"type": "reject", "message": "not ada"}),
     ]:
         suspended(made, run_id=run_id)
-        assert hf.decisions(run_id)[0]["question"] == "Send to ada?"
-        hf.answer(run_id, outcome, comment="not ada")
+        assert sf.decisions(run_id)[0]["question"] == "Send to ada?"
+        sf.answer(run_id, outcome, comment="not ada")
         assert made.run(GIVEN, run_id)["log"] == ["in", decision]
 
 
-def test_an_agent_that_needs_approval_for_a_tool_waits_for_it(hf: Holdfast) -> None:
+def test_an_agent_that_needs_approval_for_a_tool_waits_for_it(sf: Stepfast) -> None:
     sent: list[str] = []
 
     @tool
@@ -281,19 +281,19 @@ def test_an_agent_that_needs_approval_for_a_tool_waits_for_it(hf: Holdfast) -> N
     call = {"name": "send_mail", "args": {"to": "ada"}, "id": "1"}
     model = Scripted(messages=iter([AIMessage("", tool_calls=[call]), AIMessage("It is sent.")]))
     asks = HumanInTheLoopMiddleware(interrupt_on={"send_mail": True})
-    made = durable(create_agent(model, [send_mail], middleware=[asks]), store=hf)
+    made = durable(create_agent(model, [send_mail], middleware=[asks]), store=sf)
     given = {"messages": [("user", "mail ada")]}
     suspended(made, given)
-    (asked,) = hf.decisions("r")
+    (asked,) = sf.decisions("r")
     assert "send_mail" in asked["question"]
     assert sent == []
-    hf.answer("r", "approved")
+    sf.answer("r", "approved")
     assert made.run(given, "r")["messages"][-1].content == "It is sent."
     assert sent == ["ada"]
 
 
 @pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
-async def test_a_node_may_ask_by_the_run_itself(hf: Holdfast, on_loop: bool) -> None:
+async def test_a_node_may_ask_by_the_run_itself(sf: Stepfast, on_loop: bool) -> None:
     def ask(_state: Any) -> Any:
         return {"log": [current_run().ask("Core?", key="core").outcome]}
 
@@ -303,21 +303,21 @@ async def test_a_node_may_ask_by_the_run_itself(hf: Holdfast, on_loop: bool) -> 
     graph = StateGraph(Log)
     graph.add_node("ask", ask_awaited if on_loop else ask)
     graph.add_edge(START, "ask")
-    made = durable(graph.compile(), store=hf)
+    made = durable(graph.compile(), store=sf)
 
     async def go() -> Any:
         return await made.arun(GIVEN, "r") if on_loop else made.run(GIVEN, "r")
 
     with pytest.raises(Suspended):
         await go()
-    assert hf.get_intent("r")["status"] == "WAITING"
-    hf.answer("r", "approved")
+    assert sf.get_intent("r")["status"] == "WAITING"
+    sf.answer("r", "approved")
     assert await go() == {"log": ["in", "approved"]}
 
 
 @pytest.mark.parametrize(("policy", "answer", "paid"), [("ask", "done", 1), ("ask", "retry", 2), ("retry", None, 2)])
 def test_a_one_shot_call_in_doubt_is_a_question_of_the_run(
-    world: World, hf: Holdfast, policy: Any, answer: str | None, paid: int
+    world: World, sf: Stepfast, policy: Any, answer: str | None, paid: int
 ) -> None:
     class Lost(BaseException):
         """What ends a call without telling how it went."""
@@ -331,14 +331,14 @@ def test_a_one_shot_call_in_doubt_is_a_question_of_the_run(
     graph = StateGraph(Log)
     graph.add_node("pay", lambda _: {"log": [once(pay, key="pay")]})
     graph.add_edge(START, "pay")
-    made = durable(graph.compile(), store=hf, on_in_doubt=policy)
+    made = durable(graph.compile(), store=sf, on_in_doubt=policy)
     with pytest.raises(Lost):
         made.run(GIVEN, "r")
     if answer is not None:
         suspended(made)
-        (asked,) = hf.decisions("r")
+        (asked,) = sf.decisions("r")
         assert asked["question"] == "Did pay happen? It was started and never confirmed."
         assert asked["outcomes"] == ["done", "retry", "fail"]
-        hf.answer("r", answer, value="receipt 1" if answer == "done" else None)
+        sf.answer("r", answer, value="receipt 1" if answer == "done" else None)
     assert made.run(GIVEN, "r")["log"] == ["in", f"receipt {paid}"]
     assert world.effects.counts()["paid"] == paid

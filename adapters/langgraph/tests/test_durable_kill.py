@@ -21,9 +21,9 @@ from adapters.langgraph.tests.durable_kit import (
     outcome,
     sends,
 )
-from holdfast import Holdfast, _failpoints
-from holdfast.testing.processes import Child, Note
-from holdfast_langgraph import _trip, durable
+from stepfast import Stepfast, _failpoints
+from stepfast.testing.processes import Child, Note
+from stepfast_langgraph import _trip, durable
 
 KILLED = -signal.SIGKILL
 GIVEN = {"log": ["in"]}
@@ -89,8 +89,8 @@ def test_a_graph_that_finished_is_completed_and_not_run_again(world: World, wher
     assert Child(killed_at_the_end).wait(60).code == KILLED
     assert outcome(attempt(world, plain, GIVEN)) == {"result": {"log": ["in", "one", "two"]}}
     assert world.effects.lines() == ["one", "two"]
-    with Holdfast(world.url) as hf:
-        assert hf.get_intent("r")["status"] == "COMPLETED"
+    with Stepfast(world.url) as sf:
+        assert sf.get_intent("r")["status"] == "COMPLETED"
 
 
 def test_a_second_run_on_a_thread_that_was_killed_before_its_first_checkpoint_gets_its_input(world: World) -> None:
@@ -141,8 +141,8 @@ def test_an_answer_survives_the_process_that_got_it(world: World, on_loop: bool)
 
     assert outcome(attempt(world, make, GIVEN, on_loop=on_loop))["waits"]
     assert outcome(attempt(world, make, GIVEN, on_loop=on_loop))["waits"]
-    with Holdfast(world.url) as hf:
-        hf.answer("r", "answered", value="yes")
+    with Stepfast(world.url) as sf:
+        sf.answer("r", "answered", value="yes")
     assert attempt(world, make, GIVEN, on_loop=on_loop).code == KILLED
     result = outcome(attempt(world, make, GIVEN, on_loop=on_loop))["result"]
     assert result["log"] == ["in", "draft", "answer yes", "send"]
@@ -157,9 +157,9 @@ def test_a_process_killed_while_it_asks_asks_once(world: World, where: str) -> N
 
     assert Child(killed_while_asking).wait(60).code == KILLED
     assert outcome(attempt(world, asking, GIVEN))["waits"]
-    with Holdfast(world.url) as hf:
-        (asked,) = hf.decisions("r")
-        hf.answer("r", "approved", asked["key"])
+    with Stepfast(world.url) as sf:
+        (asked,) = sf.decisions("r")
+        sf.answer("r", "approved", asked["key"])
     assert outcome(attempt(world, asking, GIVEN))["result"]["log"] == ["in", "draft", "answer True", "send"]
     assert world.effects.lines() == ["draft", "answered True", "send"]
 
@@ -173,8 +173,8 @@ def test_a_process_killed_at_a_breakpoint_asks_before_it_goes_on(world: World, m
     assert attempt(world, make, GIVEN).code == KILLED
     assert outcome(attempt(world, make, GIVEN))["waits"]
     assert world.effects.lines() == ["one", "two"]
-    with Holdfast(world.url) as hf:
-        hf.answer("r", "continue")
+    with Stepfast(world.url) as sf:
+        sf.answer("r", "continue")
     assert outcome(attempt(world, make, GIVEN))["result"]["log"] == ["in", "one", "two", "three"]
     assert world.effects.lines() == ["one", "two", "three"]
 

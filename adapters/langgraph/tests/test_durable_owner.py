@@ -12,8 +12,8 @@ from langgraph.graph import START, StateGraph
 
 from adapters.langgraph.tests.durable_kit import Log, World, links
 from adapters.langgraph.tests.kit import CountingStore, counting_graph
-from holdfast import Fenced, Holdfast, RunFailed, open_store
-from holdfast_langgraph import durable
+from stepfast import Fenced, RunFailed, Stepfast, open_store
+from stepfast_langgraph import durable
 
 GIVEN = {"log": ["in"]}
 DONE = {"log": ["in", "one", "two", "three"]}
@@ -25,8 +25,8 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.fixture
-def hf(world: World) -> Iterator[Holdfast]:
-    with Holdfast(world.url) as client:
+def sf(world: World) -> Iterator[Stepfast]:
+    with Stepfast(world.url) as client:
         yield client
 
 
@@ -38,7 +38,7 @@ def test_telling_where_a_run_is_costs_next_to_nothing(tmp_path: Path) -> None:
         told = counting.count("AppendEvent") + counting.count("RenewLease")
         assert counting.count("PutThread") >= 40
         assert told <= 4
-        assert Holdfast(store=below).describe("r")["step"] == 40
+        assert Stepfast(store=below).describe("r")["step"] == 40
 
 
 class Jump:
@@ -48,18 +48,18 @@ class Jump:
         import time as real
 
         self.offset = 0.0
-        monkeypatch.setattr("holdfast.reporting.time", self)
+        monkeypatch.setattr("stepfast.reporting.time", self)
         self.monotonic = lambda: real.monotonic() + self.offset
 
 
 @pytest.mark.parametrize("durability", ["sync", "async"])
 async def test_a_run_that_was_canceled_stops_at_the_next_superstep(
-    world: World, hf: Holdfast, monkeypatch: pytest.MonkeyPatch, durability: Any
+    world: World, sf: Stepfast, monkeypatch: pytest.MonkeyPatch, durability: Any
 ) -> None:
     jump = Jump(monkeypatch)
 
     def cancel(_state: Any) -> Any:
-        hf.cancel("r")
+        sf.cancel("r")
         jump.offset += 10
         return {"log": ["canceled"]}
 
@@ -69,18 +69,18 @@ async def test_a_run_that_was_canceled_stops_at_the_next_superstep(
     for name, before in (("two", "cancel"), ("three", "two")):
         graph.add_node(name, world.node(name))
         graph.add_edge(before, name)
-    made = durable(graph.compile(), store=hf, durability=durability)
+    made = durable(graph.compile(), store=sf, durability=durability)
     with pytest.raises(RunFailed, match="ended from outside"):
         made.run(GIVEN, "r")
     with pytest.raises(RunFailed):
         await made.arun(GIVEN, "r")
     assert "three" not in world.effects.counts()
-    assert hf.get_intent("r")["status"] == "CANCELED"
+    assert sf.get_intent("r")["status"] == "CANCELED"
 
 
 @pytest.mark.parametrize("stock", [False, True], ids=["own saver", "stock saver"])
 def test_a_process_that_lost_its_run_writes_no_checkpoint(
-    world: World, hf: Holdfast, monkeypatch: pytest.MonkeyPatch, stock: bool
+    world: World, sf: Stepfast, monkeypatch: pytest.MonkeyPatch, stock: bool
 ) -> None:
     """Its successor finished the run while it was held up in a node."""
     jump = Jump(monkeypatch)
@@ -89,8 +89,8 @@ def test_a_process_that_lost_its_run_writes_no_checkpoint(
     def overtaken(_state: Any) -> Any:
         if world.effects.counts()["two"] == 0:
             world.effects.record("two")
-            hf.store.clock.advance(1000)
-            with Holdfast(world.url) as other:
+            sf.store.clock.advance(1000)
+            with Stepfast(world.url) as other:
                 other.store.clock.advance(1000)
                 assert durable(build(), store=other, wait=60).run(GIVEN, "r")["log"] == DONE["log"]
             jump.offset += 10
@@ -106,10 +106,10 @@ def test_a_process_that_lost_its_run_writes_no_checkpoint(
         graph.add_edge("two", "three")
         return graph.compile(checkpointer=memory)
 
-    made = durable(build(), store=hf)
+    made = durable(build(), store=sf)
     with pytest.raises((Fenced, RunFailed)):
         made.run(GIVEN, "r")
-    state = made._carried(hf.store).get_state({"configurable": {"thread_id": "r"}})
+    state = made._carried(sf.store).get_state({"configurable": {"thread_id": "r"}})
     assert state.values == DONE
     assert world.effects.lines() == ["one", "two", "two", "three"]
     assert made.run(GIVEN, "r") == DONE

@@ -14,9 +14,9 @@ import pytest
 from langgraph.types import Command
 
 from adapters.langgraph.tests.durable_kit import World, asking, chain, links
-from holdfast import AsyncHoldfast, GiveUp, Holdfast, Suspended
-from holdfast.testing.processes import Child, Note
-from holdfast_langgraph import HoldfastSaver, durable
+from stepfast import AsyncStepfast, GiveUp, Stepfast, Suspended
+from stepfast.testing.processes import Child, Note
+from stepfast_langgraph import StepfastSaver, durable
 
 ADDRESS = "agent://acme/prod/graph"
 GIVEN = {"log": ["in"]}
@@ -30,54 +30,54 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.fixture
-def hf(world: World) -> Iterator[Holdfast]:
-    with Holdfast(world.url) as client:
+def sf(world: World) -> Iterator[Stepfast]:
+    with Stepfast(world.url) as client:
         yield client
 
 
-def send(hf: Holdfast, payload: Any = GIVEN, **more: Any) -> str:
+def send(sf: Stepfast, payload: Any = GIVEN, **more: Any) -> str:
     intent = {"intent_type": "graph.v1", "to_agent": ADDRESS, "payload": payload, **more}
-    return hf.send_intent(intent)
+    return sf.send_intent(intent)
 
 
-def test_a_worker_runs_the_graph_on_the_payload(world: World, hf: Holdfast) -> None:
-    worker = durable(chain(world, None, "one", "two", "three")).worker(hf, ADDRESS, concurrency=2)
+def test_a_worker_runs_the_graph_on_the_payload(world: World, sf: Stepfast) -> None:
+    worker = durable(chain(world, None, "one", "two", "three")).worker(sf, ADDRESS, concurrency=2)
     worker.start()
-    sent = [send(hf), send(hf, labels={"thread_id": "t"}), send(hf, {"log": ["more"]}, labels={"thread_id": "u"})]
-    assert [hf.wait_for(each, timeout=30)["result"]["log"][0] for each in sent] == ["in", "in", "more"]
-    seen = hf.describe(sent[0])
+    sent = [send(sf), send(sf, labels={"thread_id": "t"}), send(sf, {"log": ["more"]}, labels={"thread_id": "u"})]
+    assert [sf.wait_for(each, timeout=30)["result"]["log"][0] for each in sent] == ["in", "in", "more"]
+    seen = sf.describe(sent[0])
     assert (seen["status"], seen["step"], seen["last_step"]) == ("COMPLETED", 3, "three")
     worker.stop()
-    with HoldfastSaver(hf) as saver:
+    with StepfastSaver(sf) as saver:
         threads = {thread for thread in ("t", "u", sent[0]) if saver.get_tuple({"configurable": {"thread_id": thread}})}
     assert threads == {"t", "u", sent[0]}
 
 
 async def test_a_worker_on_an_event_loop_does_the_same(world: World) -> None:
-    async with AsyncHoldfast(world.url) as hf:
-        worker = durable(chain(world, None, "one", "two", "three")).worker(hf, ADDRESS, concurrency=5)
+    async with AsyncStepfast(world.url) as sf:
+        worker = durable(chain(world, None, "one", "two", "three")).worker(sf, ADDRESS, concurrency=5)
         worker.start()
         sent = [
-            await hf.send_intent({"intent_type": "graph.v1", "to_agent": ADDRESS, "payload": GIVEN}) for _ in range(5)
+            await sf.send_intent({"intent_type": "graph.v1", "to_agent": ADDRESS, "payload": GIVEN}) for _ in range(5)
         ]
-        assert [(await hf.wait_for(each, timeout=30))["result"] for each in sent] == [DONE] * 5
+        assert [(await sf.wait_for(each, timeout=30))["result"] for each in sent] == [DONE] * 5
         await worker.stop()
 
 
-def test_an_intent_waits_at_an_interrupt_without_keeping_a_worker(world: World, hf: Holdfast) -> None:
-    worker = durable(asking(world, None)).worker(hf, ADDRESS)
+def test_an_intent_waits_at_an_interrupt_without_keeping_a_worker(world: World, sf: Stepfast) -> None:
+    worker = durable(asking(world, None)).worker(sf, ADDRESS)
     worker.start()
-    first, second = send(hf), send(hf)
+    first, second = send(sf), send(sf)
     for each in (first, second):  # with one slot: the first does not keep it
-        events = hf.observe(each)
+        events = sf.observe(each)
         assert any(event["event_type"] == "intent.waiting" for event in events)
-    hf.answer(second, "answered", value="yes")
-    assert hf.wait_for(second, timeout=30)["result"]["log"] == ["in", "draft", "answer yes", "send"]
-    assert hf.get_intent(first)["status"] == "WAITING"
+    sf.answer(second, "answered", value="yes")
+    assert sf.wait_for(second, timeout=30)["result"]["log"] == ["in", "draft", "answer yes", "send"]
+    assert sf.get_intent(first)["status"] == "WAITING"
     worker.stop()
 
 
-def test_what_a_node_raises_is_tried_again_where_it_stopped(world: World, hf: Holdfast) -> None:
+def test_what_a_node_raises_is_tried_again_where_it_stopped(world: World, sf: Stepfast) -> None:
     def flaky(_state: Any) -> Any:
         world.effects.record("flaky")
         if world.effects.counts()["flaky"] == 1:
@@ -87,56 +87,56 @@ def test_what_a_node_raises_is_tried_again_where_it_stopped(world: World, hf: Ho
     graph = links(world, "one")
     graph.add_node("flaky", flaky)
     graph.add_edge("one", "flaky")
-    worker = durable(graph.compile()).worker(hf, ADDRESS, retry_seconds=0.01)
+    worker = durable(graph.compile()).worker(sf, ADDRESS, retry_seconds=0.01)
     worker.start()
-    assert hf.wait_for(send(hf), timeout=30)["result"] == {"log": ["in", "one", "flaky"]}
+    assert sf.wait_for(send(sf), timeout=30)["result"] == {"log": ["in", "one", "flaky"]}
     worker.stop()
     assert world.effects.lines() == ["one", "flaky", "flaky"]
 
 
-def test_an_intent_that_failed_shows_how_far_it_came(world: World, hf: Holdfast) -> None:
+def test_an_intent_that_failed_shows_how_far_it_came(world: World, sf: Stepfast) -> None:
     def give_up(_state: Any) -> Any:
         raise GiveUp("there is no such customer")
 
     graph = links(world, "one", "two")
     graph.add_node("give up", give_up)
     graph.add_edge("two", "give up")
-    worker = durable(graph.compile()).worker(hf, ADDRESS)
+    worker = durable(graph.compile()).worker(sf, ADDRESS)
     worker.start()
-    intent_id = send(hf)
-    assert hf.wait_for(intent_id, timeout=30)["status"] == "FAILED"
+    intent_id = send(sf)
+    assert sf.wait_for(intent_id, timeout=30)["status"] == "FAILED"
     worker.stop()
-    seen = hf.describe(intent_id)
+    seen = sf.describe(intent_id)
     assert (seen["step"], seen["last_step"]) == (2, "two")
 
 
 @pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
 def test_a_killed_workers_run_goes_on_at_the_same_superstep_in_another(world: World, on_loop: bool) -> None:
-    with Holdfast(world.url) as hf:
-        intent_id = send(hf)
+    with Stepfast(world.url) as sf:
+        intent_id = send(sf)
 
     def serve(_note: Note) -> None:
         made = durable(chain(world, None, "one", "two", "three", dies="two"))
 
         async def on_a_loop() -> None:
-            async with AsyncHoldfast(world.url) as hf:
-                made.worker(hf, ADDRESS).start()
-                await hf.wait_for(intent_id)
+            async with AsyncStepfast(world.url) as sf:
+                made.worker(sf, ADDRESS).start()
+                await sf.wait_for(intent_id)
 
         if on_loop:
             import asyncio
 
             asyncio.run(on_a_loop())
             return
-        with Holdfast(world.url) as hf:
-            made.worker(hf, ADDRESS).start()
-            hf.wait_for(intent_id)
+        with Stepfast(world.url) as sf:
+            made.worker(sf, ADDRESS).start()
+            sf.wait_for(intent_id)
 
     assert Child(serve).wait(60).code == -signal.SIGKILL
     ended = Child(serve).wait(60)
     assert ended.code == 0, ended.why
-    with Holdfast(world.url) as hf:
-        seen = hf.describe(intent_id)
+    with Stepfast(world.url) as sf:
+        seen = sf.describe(intent_id)
     assert (seen["status"], seen["result"], seen["lost_deliveries"]) == ("COMPLETED", DONE, 1)
     assert world.effects.lines() == ["one", "two", "two", "three"]
 
@@ -147,21 +147,21 @@ def test_a_killed_workers_run_goes_on_at_the_same_superstep_in_another(world: Wo
 async def test_runs_wait_are_answered_and_complete_on_every_store(store_url: str, tmp_path: Path) -> None:
     world = World(tmp_path, store_url)
     name = f"run-{tmp_path.name}"
-    with Holdfast(store_url) as hf:
-        made = durable(asking(world, None), store=hf)
+    with Stepfast(store_url) as sf:
+        made = durable(asking(world, None), store=sf)
         with pytest.raises(Suspended):
             made.run(GIVEN, name)
-        assert hf.describe(name)["last_step"] == "draft"
+        assert sf.describe(name)["last_step"] == "draft"
         result = await made.arun(Command(resume="yes"), name)
         assert result["log"] == ["in", "draft", "answer yes", "send"]
         assert made.run(GIVEN, name) == result
-        seen = hf.describe(name)
+        seen = sf.describe(name)
     assert (seen["status"], seen["step"], seen["last_step"]) == ("COMPLETED", 3, "send")
     assert world.effects.lines() == ["draft", "answered yes", "send"]
 
 
 def program(world: World, *command: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "EFFECTS": str(world.folder), "HOLDFAST_URL": world.url}
+    env = {**os.environ, "EFFECTS": str(world.folder), "STEPFAST_URL": world.url}
     return subprocess.run(
         [sys.executable, *command], cwd=PROGRAMS, env=env, capture_output=True, text=True, timeout=60, check=False
     )
@@ -170,7 +170,7 @@ def program(world: World, *command: str) -> subprocess.CompletedProcess[str]:
 def test_a_killed_run_goes_on_in_another_process_through_a_server(
     http_over_postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_API_KEY", tmp_path.name.encode().hex())
+    monkeypatch.setenv("STEPFAST_API_KEY", tmp_path.name.encode().hex())
     world = World(tmp_path, http_over_postgres)
     run = ("served_graph.py", world.url, "r")
     assert program(world, *run).returncode == -signal.SIGKILL
@@ -179,13 +179,13 @@ def test_a_killed_run_goes_on_in_another_process_through_a_server(
     assert world.effects.lines() == ["one", "two", "two", "three"]
 
 
-def test_the_command_line_serves_a_graph(world: World, hf: Holdfast) -> None:
-    intent_id = send(hf)
+def test_the_command_line_serves_a_graph(world: World, sf: Stepfast) -> None:
+    intent_id = send(sf)
     (world.folder / "died-two").touch()
-    command = [sys.executable, "-m", "holdfast", "worker", "served_graph:agent", "--agent", ADDRESS]
-    env = {**os.environ, "EFFECTS": str(world.folder), "HOLDFAST_URL": world.url}
+    command = [sys.executable, "-m", "stepfast", "worker", "served_graph:agent", "--agent", ADDRESS]
+    env = {**os.environ, "EFFECTS": str(world.folder), "STEPFAST_URL": world.url}
     with subprocess.Popen(command, cwd=PROGRAMS, env=env, stderr=subprocess.DEVNULL) as worker:
         try:
-            assert hf.wait_for(intent_id, timeout=60)["result"] == DONE
+            assert sf.wait_for(intent_id, timeout=60)["result"] == DONE
         finally:
             worker.terminate()

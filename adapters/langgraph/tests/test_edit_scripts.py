@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 
 from adapters.langgraph.tests.lanes_kit import Rows
-from holdfast_langgraph._types import make_codec
+from stepfast_langgraph._types import make_codec
 
 
 class Mood(enum.StrEnum):

@@ -41,9 +41,9 @@ from langgraph.store.base import Item, SearchItem
 from langgraph.types import Command, Interrupt, Overwrite, Send
 
 from adapters.langgraph.tests.lanes_kit import Rows
-from holdfast import Unencodable, register
-from holdfast_langgraph._heads import Place, decode_write, encode_write
-from holdfast_langgraph._types import make_codec
+from stepfast import Unencodable, register
+from stepfast_langgraph._heads import Place, decode_write, encode_write
+from stepfast_langgraph._types import make_codec
 
 T = TypeVar("T")
 MORE: dict[str, Any] = {"more": (1, [2])}
@@ -326,7 +326,7 @@ class Money:
         self.cents = cents
 
 
-def test_what_was_registered_for_all_of_holdfast_is_known_here() -> None:
+def test_what_was_registered_for_all_of_stepfast_is_known_here() -> None:
     codec = make_codec()
     with pytest.raises(Unencodable):
         codec.encode(Money(1))

@@ -13,7 +13,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from adapters.langgraph.tests.kit import counting_graph, on
 
-PATH = "holdfast_langgraph.factory:create_checkpointer"
+PATH = "stepfast_langgraph.factory:create_checkpointer"
 
 
 def named(path: str) -> Any:
@@ -23,7 +23,7 @@ def named(path: str) -> Any:
 
 
 async def test_it_takes_no_arguments_and_yields_a_saver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_URL", f"sqlite:///{tmp_path}/served.db")
+    monkeypatch.setenv("STEPFAST_URL", f"sqlite:///{tmp_path}/served.db")
     factory = named(PATH)
 
     assert inspect.signature(factory).parameters == {}
@@ -37,7 +37,7 @@ async def test_it_takes_no_arguments_and_yields_a_saver(tmp_path: Path, monkeypa
 async def test_the_store_is_closed_with_the_server_and_what_it_holds_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_URL", f"sqlite:///{tmp_path}/served.db")
+    monkeypatch.setenv("STEPFAST_URL", f"sqlite:///{tmp_path}/served.db")
     async with named(PATH)() as saver:
         await counting_graph(saver).ainvoke({"number": 4, "log": []}, on("t"))
 

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from adapters.langgraph.tests.lanes_kit import Rows
-from holdfast import Codec, CodecError, Damaged, KeyRing, KeyUnavailable, UnknownType
-from holdfast.threads import Piece
-from holdfast_langgraph._heads import Place, decode_head, decode_write, encode_head, encode_write
-from holdfast_langgraph._types import make_codec
+from stepfast import Codec, CodecError, Damaged, KeyRing, KeyUnavailable, UnknownType
+from stepfast.threads import Piece
+from stepfast_langgraph._heads import Place, decode_head, decode_write, encode_head, encode_write
+from stepfast_langgraph._types import make_codec
 
 OBJECT, ENUM, CUSTOM = (msgspec.msgpack.Ext(code, b"") for code in (36, 37, 39))
 PLACE = Place("tenant", "home", "ns", "c1", "c0")
@@ -139,7 +139,7 @@ def test_a_piece_moved_to_another_lane_number_thread_namespace_or_tenant_is_refu
         rows.process().read(written.refs, [Piece("table", 0, 2, piece.data)])
     with pytest.raises(Damaged):
         Rows(home="another").process().read(written.refs, [piece])
-    from holdfast_langgraph._values import Lanes
+    from stepfast_langgraph._values import Lanes
 
     for tenant, ns in (("other", ""), ("tenant", "sub")):
         with pytest.raises(Damaged):

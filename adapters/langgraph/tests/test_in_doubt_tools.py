@@ -1,4 +1,4 @@
-"""One-shot calls that started and were never confirmed: an interrupt of the graph and a decision of Holdfast."""
+"""One-shot calls that started and were never confirmed: an interrupt of the graph and a decision of Stepfast."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from langgraph.types import Command, Send, interrupt
 
 from adapters.langgraph.tests.kit import on
 from adapters.langgraph.tests.tool_agent import effects, run
-from holdfast import (
+from stepfast import (
     DID_NOT_HAPPEN,
     AlreadyAnswered,
     Happened,
-    Holdfast,
     InvalidInput,
     RunFailed,
     StepFailed,
+    Stepfast,
     Suspended,
     idempotency_key,
 )
-from holdfast_langgraph import HoldfastSaver, durable, durable_tool, once, step
+from stepfast_langgraph import StepfastSaver, durable, durable_tool, once, step
 
 SHAPES = ["node-once", "node-once-async", "tools-once", "tools-once-async", "agent-once", "branches-once"]
 
@@ -45,14 +45,14 @@ def test_a_killed_one_shot_interrupts_the_graph_and_is_made_again_when_somebody_
     (stop,) = run(sqlite_url, tmp_path, shape)["stops"]
     assert sorted(effects(tmp_path)) == ["a", "b", "c"]
     assert (stop["kind"], stop["outcomes"]) == ("in_doubt", ["done", "retry", "fail"])
-    with Holdfast(sqlite_url) as client:
+    with Stepfast(sqlite_url) as client:
         (decision,) = client.decisions()
         assert (decision["run_id"], decision["key"]) == (stop["run_id"], stop["decision"])
         assert client.get_intent(stop["run_id"])["status"] == "WAITING"
     ended = run(sqlite_url, tmp_path, shape, json.dumps({stop["id"]: "retry"}))
     assert " ".join(ended["told"]).startswith("did a did b did c")
     assert sorted(effects(tmp_path)) == ["a", "b", "c", "c"]
-    with Holdfast(sqlite_url) as client:
+    with Stepfast(sqlite_url) as client:
         assert client.decisions() == []
 
 
@@ -66,11 +66,11 @@ def test_it_is_answered_through_the_graph_on_every_store(store_url: str, tmp_pat
 
 
 @pytest.mark.parametrize("store_url", ["sqlite", "http+postgres"], indirect=True)
-def test_it_is_answered_through_holdfast_too(store_url: str, tmp_path: Path) -> None:
+def test_it_is_answered_through_stepfast_too(store_url: str, tmp_path: Path) -> None:
     (tmp_path / "deadly").write_text("b")
     assert run(store_url, tmp_path, "tools-once", "start") is None
     (stop,) = run(store_url, tmp_path, "tools-once")["stops"]
-    with Holdfast(store_url) as client:
+    with Stepfast(store_url) as client:
         client.answer(stop["run_id"], "done", stop["decision"], value="seen b", actor="maria")
     assert run(store_url, tmp_path, "tools-once")["told"] == ["did a", "seen b", "did c"]
     assert effects(tmp_path) == ["a", "b", "c"]
@@ -86,8 +86,8 @@ class Crash(BaseException):
 class Desk(NamedTuple):
     """A saver on its store, a client beside it, what happened, and what is deadly."""
 
-    saver: HoldfastSaver
-    client: Holdfast
+    saver: StepfastSaver
+    client: Stepfast
     happened: list[Any]
     deadly: set[Any]
 
@@ -126,8 +126,8 @@ CONFIG = {**on("t"), "max_concurrency": 1}
 
 
 @pytest.fixture
-def desk(saver: HoldfastSaver) -> Iterator[Desk]:
-    with Holdfast(saver.url) as client:
+def desk(saver: StepfastSaver) -> Iterator[Desk]:
+    with Stepfast(saver.url) as client:
         yield Desk(saver, client, [], set())
 
 
@@ -250,7 +250,7 @@ def test_the_same_answer_from_both_sides_is_fine(desk: Desk) -> None:
     assert told(graph.invoke(Command(resume={stop.id: "retry"}), CONFIG)) == "did 1"
 
 
-def test_an_answer_given_through_the_graph_is_seen_by_holdfast(desk: Desk) -> None:
+def test_an_answer_given_through_the_graph_is_seen_by_stepfast(desk: Desk) -> None:
     desk.deadly.add(1)
     graph = desk.graph(lambda _: say(once(desk.act, 1)))
     desk.crash(graph)

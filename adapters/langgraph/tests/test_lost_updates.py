@@ -11,9 +11,9 @@ import pytest
 
 from adapters.langgraph.tests.kit import checkpoint, counting_graph, on, put, until
 from adapters.langgraph.tests.racing import adding_graph, racers, until_stored
-from holdfast import Conflict
-from holdfast_langgraph import HoldfastSaver, LostUpdate
-from holdfast_langgraph._parents import any_parent
+from stepfast import Conflict
+from stepfast_langgraph import LostUpdate, StepfastSaver
+from stepfast_langgraph._parents import any_parent
 
 RUNS = 4
 
@@ -28,7 +28,7 @@ def judge(graph: Any, config: Any, outcomes: list[Any]) -> None:
     assert told or total == 50
 
 
-def test_parallel_runs_in_threads_are_told_of_a_lost_update(any_saver: HoldfastSaver) -> None:
+def test_parallel_runs_in_threads_are_told_of_a_lost_update(any_saver: StepfastSaver) -> None:
     gate = threading.Barrier(RUNS)
     graph, config = adding_graph(any_saver), on()
     graph.update_state(config, {"total": 10}, as_node="add")
@@ -45,7 +45,7 @@ def test_parallel_runs_in_threads_are_told_of_a_lost_update(any_saver: HoldfastS
     judge(graph, config, outcomes)
 
 
-async def test_parallel_runs_on_a_loop_are_told_of_a_lost_update(any_saver: HoldfastSaver) -> None:
+async def test_parallel_runs_on_a_loop_are_told_of_a_lost_update(any_saver: StepfastSaver) -> None:
     graph, config = adding_graph(any_saver), on()
     await graph.aupdate_state(config, {"total": 10}, as_node="add")
     outcomes = await asyncio.gather(*(graph.ainvoke({"go": 1}, config) for _ in range(RUNS)), return_exceptions=True)
@@ -53,7 +53,7 @@ async def test_parallel_runs_on_a_loop_are_told_of_a_lost_update(any_saver: Hold
 
 
 def test_parallel_runs_in_processes_are_told_of_a_lost_update(store_url: str) -> None:
-    with HoldfastSaver(store_url) as saver:
+    with StepfastSaver(store_url) as saver:
         graph, config = adding_graph(saver), on()
         graph.update_state(config, {"total": 10}, as_node="add")
         with racers(RUNS, store_url, config["configurable"]["thread_id"], "raise") as runs:
@@ -67,7 +67,7 @@ def test_parallel_runs_in_processes_are_told_of_a_lost_update(store_url: str) ->
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_a_run_whose_thread_another_advanced_is_told(saver: HoldfastSaver, durability: Any) -> None:
+def test_a_run_whose_thread_another_advanced_is_told(saver: StepfastSaver, durability: Any) -> None:
     config = on("t")
     other = adding_graph(saver)
     other.update_state(config, {"total": 10}, as_node="add")
@@ -86,7 +86,7 @@ def test_a_run_whose_thread_another_advanced_is_told(saver: HoldfastSaver, durab
     assert other.get_state(config).values["total"] == 20
 
 
-def test_two_first_runs_on_an_empty_thread_do_not_overwrite_each_other(saver: HoldfastSaver) -> None:
+def test_two_first_runs_on_an_empty_thread_do_not_overwrite_each_other(saver: StepfastSaver) -> None:
     config = on("t")
     other = counting_graph(saver)
 
@@ -99,7 +99,7 @@ def test_two_first_runs_on_an_empty_thread_do_not_overwrite_each_other(saver: Ho
     assert other.get_state(config).values["number"] == 6
 
 
-def test_an_update_on_a_state_that_changed_meanwhile_is_told(saver: HoldfastSaver) -> None:
+def test_an_update_on_a_state_that_changed_meanwhile_is_told(saver: StepfastSaver) -> None:
     config = on("t")
     graph = adding_graph(saver)
     graph.update_state(config, {"total": 10}, as_node="add")
@@ -112,7 +112,7 @@ def test_an_update_on_a_state_that_changed_meanwhile_is_told(saver: HoldfastSave
     assert graph.get_state(config).values["total"] == 99
 
 
-def test_a_fork_that_somebody_asked_for_is_no_lost_update(saver: HoldfastSaver) -> None:
+def test_a_fork_that_somebody_asked_for_is_no_lost_update(saver: StepfastSaver) -> None:
     config = on("t")
     first = put(saver, config, x=1)
     second = put(saver, first, x=2)
@@ -128,7 +128,7 @@ def test_a_fork_that_somebody_asked_for_is_no_lost_update(saver: HoldfastSaver) 
         put(saver, second, x=6)
 
 
-def test_checkpoints_without_a_parent_may_follow_each_other_when_nobody_read(saver: HoldfastSaver) -> None:
+def test_checkpoints_without_a_parent_may_follow_each_other_when_nobody_read(saver: StepfastSaver) -> None:
     for number in range(3):
         put(saver, on("t"), x=number)
     found = saver.get_tuple(on("t"))
@@ -136,7 +136,7 @@ def test_checkpoints_without_a_parent_may_follow_each_other_when_nobody_read(sav
     assert found.checkpoint["channel_values"] == {"x": 2}
 
 
-def test_a_thread_deleted_under_a_run_is_told(saver: HoldfastSaver) -> None:
+def test_a_thread_deleted_under_a_run_is_told(saver: StepfastSaver) -> None:
     graph = adding_graph(saver, inside=lambda: saver.delete_thread("t"))
     config = on("t")
     graph.update_state(config, {"total": 10}, as_node="add")
@@ -144,7 +144,7 @@ def test_a_thread_deleted_under_a_run_is_told(saver: HoldfastSaver) -> None:
         graph.invoke({"go": 1}, config, durability="sync")
 
 
-def test_a_lost_update_writes_nothing_but_keeps_the_writes_that_came_with_it(saver: HoldfastSaver) -> None:
+def test_a_lost_update_writes_nothing_but_keeps_the_writes_that_came_with_it(saver: StepfastSaver) -> None:
     config = on("t")
     first = put(saver, config, x=1)
     second = put(saver, first, x=2)
@@ -164,7 +164,7 @@ def test_a_lost_update_writes_nothing_but_keeps_the_writes_that_came_with_it(sav
 
 def test_two_processes_that_take_turns_by_themselves_go_on_with_each_others_state(store_url: str) -> None:
     config: Any = on()
-    with HoldfastSaver(store_url) as one, HoldfastSaver(store_url) as other:
+    with StepfastSaver(store_url) as one, StepfastSaver(store_url) as other:
         for number in range(6):
             graph = counting_graph(one if number % 2 else other)
             graph.invoke({"number": 1, "log": [f"run {number}"]}, config)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import typer
 
-import holdfast_langgraph
-from holdfast_langgraph._cli import group
+import stepfast_langgraph
+from stepfast_langgraph._cli import group
 from tests.cli.test_docs import commands
 from tests.test_docs import RUNNER, anchors, blocks_of, python
 
@@ -44,17 +44,17 @@ def test_every_link_leads_to_a_file_and_a_heading() -> None:
 
 
 def test_every_public_name_is_explained() -> None:
-    names = [name for name in holdfast_langgraph.__all__ if name != "__version__"]
+    names = [name for name in stepfast_langgraph.__all__ if name != "__version__"]
 
     assert [name for name in names if not re.search(rf"\b{name}\b", TEXT)] == []
-    assert [name for name in names if not hasattr(holdfast_langgraph, name)] == []
+    assert [name for name in names if not hasattr(stepfast_langgraph, name)] == []
 
 
-@pytest.mark.parametrize("name", sorted(commands(typer.main.get_command(group), "holdfast langgraph")))
+@pytest.mark.parametrize("name", sorted(commands(typer.main.get_command(group), "stepfast langgraph")))
 def test_every_command_has_its_section_with_every_option(name: str) -> None:
-    parts = re.split(r"^### `(holdfast [a-z ]+)`$", TEXT, flags=re.MULTILINE)
+    parts = re.split(r"^### `(stepfast [a-z ]+)`$", TEXT, flags=re.MULTILINE)
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
 
     section = sections[name]
-    options = commands(typer.main.get_command(group), "holdfast langgraph")[name]
+    options = commands(typer.main.get_command(group), "stepfast langgraph")[name]
     assert [option for option in options if f"`{option}`" not in section] == []

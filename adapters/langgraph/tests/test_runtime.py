@@ -13,8 +13,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from adapters.langgraph.tests.kit import CountingStore, counting_graph, on
 from adapters.langgraph.tests.scenarios import STORIES, Driven, a_subgraph_asks, travels_in_time, updates_in_bulk
-from holdfast import Store, open_store
-from holdfast_langgraph import HoldfastSaver
+from stepfast import Store, open_store
+from stepfast_langgraph import StepfastSaver
 
 
 def told_with(saver: Any, story: Callable[..., Any], half: str, durability: str) -> Any:
@@ -50,7 +50,7 @@ class Slow(CountingStore):
 
 async def test_a_run_right_after_a_cancelled_one_is_not_taken_for_a_second_writer(tmp_path: Path) -> None:
     with Slow(open_store(tmp_path / "a.db")) as store:
-        graph, config = counting_graph(HoldfastSaver(store)), on("t")
+        graph, config = counting_graph(StepfastSaver(store)), on("t")
         first = asyncio.create_task(graph.ainvoke({"number": 1, "log": []}, config))
         await asyncio.to_thread(store.held.wait, 60)
         while not first.done():  # at first LangGraph waits for its checkpoint; cancelled again, it leaves it behind
@@ -66,14 +66,14 @@ async def test_a_run_right_after_a_cancelled_one_is_not_taken_for_a_second_write
 )
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_every_story_ends_as_in_memory(
-    saver: HoldfastSaver, story: Callable[..., Any], half: str, durability: str
+    saver: StepfastSaver, story: Callable[..., Any], half: str, durability: str
 ) -> None:
     expected = told_with(InMemorySaver(), story, half, durability)
     assert told_with(saver, story, half, durability) == expected
 
 
 @pytest.mark.parametrize("story", [travels_in_time, updates_in_bulk, a_subgraph_asks], ids=lambda story: story.__name__)
-def test_stories_end_as_in_memory_on_every_store(any_saver: HoldfastSaver, story: Callable[..., Any]) -> None:
+def test_stories_end_as_in_memory_on_every_store(any_saver: StepfastSaver, story: Callable[..., Any]) -> None:
     expected = told_with(InMemorySaver(), story, "async", "async")
     thread = on()["configurable"]["thread_id"]
     assert told_with(any_saver, lambda saver, drive: story(saver, drive, thread), "async", "async") == expected

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from adapters.langgraph.tests.kit import CountingStore, checkpoint, counting_graph, on, put
-from holdfast import AsyncHoldfast, Holdfast, InvalidInput, open_store
-from holdfast_langgraph import HoldfastSaver
+from stepfast import AsyncStepfast, InvalidInput, Stepfast, open_store
+from stepfast_langgraph import StepfastSaver
 
 
-def values(saver: HoldfastSaver, config: Any) -> dict[str, Any]:
+def values(saver: StepfastSaver, config: Any) -> dict[str, Any]:
     found = saver.get_tuple(config)
     assert found is not None
     return found.checkpoint["channel_values"]
@@ -29,28 +29,28 @@ def ids(found: Any) -> list[str]:
 
 def test_a_saver_takes_a_url_a_path_a_store_or_a_client(tmp_path: Path) -> None:
     config = on("t")
-    with HoldfastSaver(f"sqlite:///{tmp_path}/a.db") as saver:
+    with StepfastSaver(f"sqlite:///{tmp_path}/a.db") as saver:
         put(saver, config, x=1)
-    with HoldfastSaver(tmp_path / "a.db") as saver:
+    with StepfastSaver(tmp_path / "a.db") as saver:
         assert values(saver, config) == {"x": 1}
     with open_store(tmp_path / "a.db") as store:
-        HoldfastSaver(store).close()
-        assert HoldfastSaver(store).get_tuple(config) is not None  # what it was given stays open
-    with Holdfast(tmp_path / "a.db") as client:
-        assert HoldfastSaver(client).get_tuple(config) is not None
+        StepfastSaver(store).close()
+        assert StepfastSaver(store).get_tuple(config) is not None  # what it was given stays open
+    with Stepfast(tmp_path / "a.db") as client:
+        assert StepfastSaver(client).get_tuple(config) is not None
 
 
 async def test_a_saver_takes_an_async_client_and_is_left_by_async_with(tmp_path: Path) -> None:
-    async with AsyncHoldfast(tmp_path / "a.db") as client:
-        saver = HoldfastSaver(client)
+    async with AsyncStepfast(tmp_path / "a.db") as client:
+        saver = StepfastSaver(client)
         await saver.aput(on("t"), checkpoint(x=1), {"source": "loop"}, {})
-    async with HoldfastSaver.from_conn_string(f"sqlite:///{tmp_path}/a.db") as again:
+    async with StepfastSaver.from_conn_string(f"sqlite:///{tmp_path}/a.db") as again:
         await again.asetup()
         assert await again.aget_tuple(on("t")) is not None
 
 
 def test_code_for_a_stock_saver_changes_one_line(tmp_path: Path) -> None:
-    with HoldfastSaver.from_conn_string(f"sqlite:///{tmp_path}/a.db") as saver:
+    with StepfastSaver.from_conn_string(f"sqlite:///{tmp_path}/a.db") as saver:
         saver.setup()
         graph = counting_graph(saver)
         assert graph.invoke({"number": 1, "log": []}, on("t"))["number"] == 2
@@ -67,11 +67,11 @@ def test_code_for_a_stock_saver_changes_one_line(tmp_path: Path) -> None:
 )
 def test_a_wrong_option_is_named(tmp_path: Path, options: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidInput, match=field):
-        HoldfastSaver(tmp_path / "a.db", **options)
+        StepfastSaver(tmp_path / "a.db", **options)
     assert not (tmp_path / "a.db").exists()
 
 
-def test_without_a_thread_id_every_call_says_so(saver: HoldfastSaver) -> None:
+def test_without_a_thread_id_every_call_says_so(saver: StepfastSaver) -> None:
     nowhere: Any = {"configurable": {"checkpoint_ns": ""}}
     for call in (
         lambda: saver.get_tuple(nowhere),
@@ -83,7 +83,7 @@ def test_without_a_thread_id_every_call_says_so(saver: HoldfastSaver) -> None:
             call()
 
 
-def test_a_thread_id_of_any_type_is_its_text(saver: HoldfastSaver) -> None:
+def test_a_thread_id_of_any_type_is_its_text(saver: StepfastSaver) -> None:
     put(saver, on(7), x=1)
     assert saver.get_tuple(on("7")) is not None
     seven: Any = 7
@@ -94,7 +94,7 @@ def test_a_thread_id_of_any_type_is_its_text(saver: HoldfastSaver) -> None:
 # --- writes ---------------------------------------------------------------------------------------------------------
 
 
-def test_writes_come_back_by_task_path_then_task_then_position(any_saver: HoldfastSaver) -> None:
+def test_writes_come_back_by_task_path_then_task_then_position(any_saver: StepfastSaver) -> None:
     saved = put(any_saver, on())
     any_saver.put_writes(saved, [("c", 5), ("c", 6)], "task-a", "~z")
     any_saver.put_writes(saved, [("c", 3)], "task-b", "~a")
@@ -113,7 +113,7 @@ def test_writes_come_back_by_task_path_then_task_then_position(any_saver: Holdfa
     assert [one.pending_writes for one in any_saver.list(saved)] == [found.pending_writes]
 
 
-def test_of_regular_writes_the_first_stays_and_of_special_ones_the_newest(any_saver: HoldfastSaver) -> None:
+def test_of_regular_writes_the_first_stays_and_of_special_ones_the_newest(any_saver: StepfastSaver) -> None:
     saved = put(any_saver, on())
     any_saver.put_writes(saved, [("c", "first")], "task")
     any_saver.put_writes(saved, [("c", "second")], "task")
@@ -124,7 +124,7 @@ def test_of_regular_writes_the_first_stays_and_of_special_ones_the_newest(any_sa
     assert sorted(found.pending_writes or []) == [("task", "__interrupt__", "new"), ("task", "c", "first")]
 
 
-def test_a_mixed_call_keeps_regular_writes_and_replaces_special_ones(any_saver: HoldfastSaver) -> None:
+def test_a_mixed_call_keeps_regular_writes_and_replaces_special_ones(any_saver: StepfastSaver) -> None:
     saved = put(any_saver, on())
     any_saver.put_writes(saved, [("c", 1), ("__resume__", ["a"])], "task")
     any_saver.put_writes(saved, [("c", 2), ("__resume__", ["a", "b"])], "task")
@@ -133,7 +133,7 @@ def test_a_mixed_call_keeps_regular_writes_and_replaces_special_ones(any_saver: 
     assert sorted(found.pending_writes or []) == [("task", "__resume__", ["a", "b"]), ("task", "c", 1)]
 
 
-def test_writes_may_come_before_their_checkpoint(any_saver: HoldfastSaver) -> None:
+def test_writes_may_come_before_their_checkpoint(any_saver: StepfastSaver) -> None:
     config = on()
     made = checkpoint(x=1)
     later = on(config["configurable"]["thread_id"], checkpoint_id=made["id"])
@@ -145,7 +145,7 @@ def test_writes_may_come_before_their_checkpoint(any_saver: HoldfastSaver) -> No
     assert found.pending_writes == [("task", "c", 1)]
 
 
-def test_writes_without_a_checkpoint_id_are_refused(saver: HoldfastSaver) -> None:
+def test_writes_without_a_checkpoint_id_are_refused(saver: StepfastSaver) -> None:
     with pytest.raises(InvalidInput, match="checkpoint_id"):
         saver.put_writes(on(), [("c", 1)], "task")
 
@@ -153,7 +153,7 @@ def test_writes_without_a_checkpoint_id_are_refused(saver: HoldfastSaver) -> Non
 # --- checkpoints ----------------------------------------------------------------------------------------------------
 
 
-def test_putting_an_id_again_replaces_it_and_moves_no_head(any_saver: HoldfastSaver) -> None:
+def test_putting_an_id_again_replaces_it_and_moves_no_head(any_saver: StepfastSaver) -> None:
     first = checkpoint(x=1)
     config = on()
     saved = any_saver.put(config, first, {"source": "loop", "step": 0}, first["channel_versions"])
@@ -169,7 +169,7 @@ def test_putting_an_id_again_replaces_it_and_moves_no_head(any_saver: HoldfastSa
     assert len(list(any_saver.list(config))) == 2
 
 
-def test_keys_of_a_checkpoint_that_nobody_knows_come_back(any_saver: HoldfastSaver) -> None:
+def test_keys_of_a_checkpoint_that_nobody_knows_come_back(any_saver: StepfastSaver) -> None:
     made: Any = {**checkpoint(x=1), "pending_sends": [], "from_the_future": {"a": (1, 2)}, "v": 1}
     metadata: Any = {"source": "loop", "also": [1, {"b": 2}]}
     saved = any_saver.put(on(), made, metadata, {})
@@ -179,7 +179,7 @@ def test_keys_of_a_checkpoint_that_nobody_knows_come_back(any_saver: HoldfastSav
     assert found.metadata == {**metadata}
 
 
-def test_a_channel_that_lost_its_value_is_not_there_any_more(saver: HoldfastSaver) -> None:
+def test_a_channel_that_lost_its_value_is_not_there_any_more(saver: StepfastSaver) -> None:
     config = on()
     saved = put(saver, config, a=1, b=2)
     made = checkpoint(a=1)
@@ -190,7 +190,7 @@ def test_a_channel_that_lost_its_value_is_not_there_any_more(saver: HoldfastSave
     assert found.checkpoint["channel_values"] == {"a": 1}
 
 
-def test_a_copied_checkpoint_does_not_take_its_values_from_the_parent_it_is_put_under(saver: HoldfastSaver) -> None:
+def test_a_copied_checkpoint_does_not_take_its_values_from_the_parent_it_is_put_under(saver: StepfastSaver) -> None:
     config = on()
     old = put(saver, config, x="old")
     made = checkpoint(x="new")
@@ -206,7 +206,7 @@ def test_a_copied_checkpoint_does_not_take_its_values_from_the_parent_it_is_put_
 # --- listing --------------------------------------------------------------------------------------------------------
 
 
-def test_before_counts_also_across_namespaces(any_saver: HoldfastSaver) -> None:
+def test_before_counts_also_across_namespaces(any_saver: StepfastSaver) -> None:
     thread = on()["configurable"]["thread_id"]
     put(any_saver, on(thread, checkpoint_ns="sub"), x=1)
     root = put(any_saver, on(thread, checkpoint_ns=""), x=2)
@@ -215,7 +215,7 @@ def test_before_counts_also_across_namespaces(any_saver: HoldfastSaver) -> None:
     assert [one.checkpoint["channel_values"] for one in found] == [{"x": 1}]
 
 
-def test_the_newest_is_the_one_put_last_though_a_clock_stepped_back(any_saver: HoldfastSaver) -> None:
+def test_the_newest_is_the_one_put_last_though_a_clock_stepped_back(any_saver: StepfastSaver) -> None:
     config = on()
     first = put(any_saver, config, x=1)
     made: Any = {**checkpoint(x=2), "id": "0" + checkpoint()["id"][1:]}
@@ -226,7 +226,7 @@ def test_the_newest_is_the_one_put_last_though_a_clock_stepped_back(any_saver: H
     assert ids(any_saver.list(config)) == [made["id"], first["configurable"]["checkpoint_id"]]
 
 
-def test_a_paused_walk_blocks_no_writer(any_saver: HoldfastSaver) -> None:
+def test_a_paused_walk_blocks_no_writer(any_saver: StepfastSaver) -> None:
     config = on()
     saved = put(any_saver, config, x=0)
     for number in range(3):
@@ -244,7 +244,7 @@ def test_a_paused_walk_blocks_no_writer(any_saver: HoldfastSaver) -> None:
     "key",
     ["x') OR 1=1 --", "a.b", '"', "'", "$", "x]", "a\\b", "%", "a\x00b", "\ud800"],
 )
-def test_a_filter_key_is_only_a_name(any_saver: HoldfastSaver, key: str) -> None:
+def test_a_filter_key_is_only_a_name(any_saver: StepfastSaver, key: str) -> None:
     config = on()
     saved = put(any_saver, config)
     made = checkpoint()
@@ -254,7 +254,7 @@ def test_a_filter_key_is_only_a_name(any_saver: HoldfastSaver, key: str) -> None
     assert ids(any_saver.list(config, filter={key: "elsewhere"})) == []
 
 
-def test_filters_compare_as_python_does(any_saver: HoldfastSaver) -> None:
+def test_filters_compare_as_python_does(any_saver: StepfastSaver) -> None:
     config = on()
     metadata: Any = {"source": "loop", "n": 1, "deep": {"a": [1, 2]}, "flag": True, "none": None, "f": 0.5, "text": "é"}
     any_saver.put(config, checkpoint(), metadata, {})
@@ -272,7 +272,7 @@ def test_filters_compare_as_python_does(any_saver: HoldfastSaver) -> None:
         assert not list(any_saver.list(config, filter=other)), other
 
 
-def test_a_long_history_comes_in_pages_and_a_limit_is_kept(saver: HoldfastSaver) -> None:
+def test_a_long_history_comes_in_pages_and_a_limit_is_kept(saver: StepfastSaver) -> None:
     config = on()
     saved: Any = config
     for number in range(230):
@@ -289,8 +289,8 @@ def test_a_long_history_comes_in_pages_and_a_limit_is_kept(saver: HoldfastSaver)
 def test_listing_all_threads_shows_those_of_this_tenant_only(
     http_over_sqlite: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def as_tenant(name: str) -> HoldfastSaver:
-        return HoldfastSaver(http_over_sqlite, api_key=name.encode().hex())
+    def as_tenant(name: str) -> StepfastSaver:
+        return StepfastSaver(http_over_sqlite, api_key=name.encode().hex())
 
     with as_tenant("ann") as anns, as_tenant("bob") as bobs:
         put(anns, on("same name"), x="ann's")
@@ -305,7 +305,7 @@ def test_listing_all_threads_shows_those_of_this_tenant_only(
 # --- deleting, copying ----------------------------------------------------------------------------------------------
 
 
-def test_prune_can_keep_the_last_few(any_saver: HoldfastSaver) -> None:
+def test_prune_can_keep_the_last_few(any_saver: StepfastSaver) -> None:
     config = on()
     saved: Any = config
     for number in range(5):
@@ -317,7 +317,7 @@ def test_prune_can_keep_the_last_few(any_saver: HoldfastSaver) -> None:
     assert len(list(any_saver.list(config))) == 3
 
 
-def test_a_wrong_strategy_deletes_nothing(saver: HoldfastSaver) -> None:
+def test_a_wrong_strategy_deletes_nothing(saver: StepfastSaver) -> None:
     saved = put(saver, put(saver, on("t"), x=1), x=2)
     for options in ({"strategy": "everything"}, {"keep_last": 0}, {"strategy": "delete", "keep_last": 1}):
         with pytest.raises(InvalidInput):
@@ -326,7 +326,7 @@ def test_a_wrong_strategy_deletes_nothing(saver: HoldfastSaver) -> None:
     assert saver.get_tuple(saved) is not None
 
 
-def test_a_copy_and_its_source_go_their_own_ways(any_saver: HoldfastSaver) -> None:
+def test_a_copy_and_its_source_go_their_own_ways(any_saver: StepfastSaver) -> None:
     source, target = on(), on()
     saved = put(any_saver, source, items=["a"])
     any_saver.put_writes(saved, [("c", 1)], "task")
@@ -345,7 +345,7 @@ def test_a_copy_and_its_source_go_their_own_ways(any_saver: HoldfastSaver) -> No
 # --- one object for everybody ---------------------------------------------------------------------------------------
 
 
-async def test_the_blocking_half_works_inside_a_running_loop(any_saver: HoldfastSaver) -> None:
+async def test_the_blocking_half_works_inside_a_running_loop(any_saver: StepfastSaver) -> None:
     config = on()
     saved = await any_saver.aput(config, checkpoint(x=1), {"source": "loop"}, {})
     any_saver.put_writes(saved, [("c", 1)], "task")
@@ -356,7 +356,7 @@ async def test_the_blocking_half_works_inside_a_running_loop(any_saver: Holdfast
     assert len([one async for one in any_saver.alist(config)]) == 2
 
 
-def test_one_saver_serves_several_loops_and_threads_at_once(any_saver: HoldfastSaver) -> None:
+def test_one_saver_serves_several_loops_and_threads_at_once(any_saver: StepfastSaver) -> None:
     errors: list[BaseException] = []
 
     async def work(name: str) -> None:
@@ -389,14 +389,14 @@ def test_one_saver_serves_several_loops_and_threads_at_once(any_saver: HoldfastS
     assert all(any_saver.get_tuple(on(name)) is not None for name in names)
 
 
-def test_clones_share_all_state(saver: HoldfastSaver) -> None:
+def test_clones_share_all_state(saver: StepfastSaver) -> None:
     clone: Any = saver.with_allowlist([("somewhere", "Something")])
     saved = put(saver, on("t"), x=1)
     assert clone.get_tuple(saved) is not None
     assert clone._inner is saver._inner
 
 
-def test_versions_grow_and_are_those_of_the_stock_savers(saver: HoldfastSaver) -> None:
+def test_versions_grow_and_are_those_of_the_stock_savers(saver: StepfastSaver) -> None:
     first = saver.get_next_version(None, None)
     assert saver.get_next_version(first, None) > first
     assert first.split(".")[0] == "00000000000000000000000000000001"
@@ -406,14 +406,14 @@ def test_versions_grow_and_are_those_of_the_stock_savers(saver: HoldfastSaver) -
 
 def test_a_run_needs_no_read_after_its_first(tmp_path: Path) -> None:
     store = CountingStore(open_store(tmp_path / "a.db"))
-    with store, HoldfastSaver(store) as saver:
+    with store, StepfastSaver(store) as saver:
         counting_graph(saver, steps=20).invoke({"number": 0, "log": []}, {**on("t"), "recursion_limit": 50})
         assert store.count("ReadThread") == 1
         assert store.count("ReadPieces") == 0
 
 
 def test_a_thread_expires_after_its_time_to_live(tmp_path: Path) -> None:
-    with open_store(tmp_path / "a.db") as store, HoldfastSaver(store, ttl=3600) as saver:
+    with open_store(tmp_path / "a.db") as store, StepfastSaver(store, ttl=3600) as saver:
         put(saver, on("t"), x=1)
         assert saver.threads.get("t").expires_at is not None
         store.clock.offset_us = 3601 * 1_000_000

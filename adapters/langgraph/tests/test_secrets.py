@@ -10,9 +10,9 @@ import ormsgpack
 import pytest
 
 from adapters.langgraph.tests.kit import checkpoint, counting_graph, on, put
-from holdfast import CodecError, KeyRing, KeyUnavailable
-from holdfast_langgraph import HoldfastSaver
-from holdfast_langgraph._metadata import looks_secret
+from stepfast import CodecError, KeyRing, KeyUnavailable
+from stepfast_langgraph import StepfastSaver
+from stepfast_langgraph._metadata import looks_secret
 
 SECRET = "sk-live-0123456789"
 NEEDLE = "a needle in the state"
@@ -39,7 +39,7 @@ def test_keys_and_tokens_in_configurable_are_not_stored(tmp_path: Path) -> None:
         "client_secret": f"{SECRET}6",
     }
     kept = {"user_id": "ann", "language": "is", "max_tokens": 50, "monkey": "george", "author": "poe"}
-    with HoldfastSaver(path) as saver:
+    with StepfastSaver(path) as saver:
         config: Any = {
             "configurable": {"thread_id": "t", **named, **kept},
             "metadata": {"github_token": SECRET, "team": "blue"},
@@ -54,7 +54,7 @@ def test_keys_and_tokens_in_configurable_are_not_stored(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_allowed_is_stored_all_the_same(tmp_path: Path) -> None:
-    with HoldfastSaver(tmp_path / "a.db", allow_metadata=["partition_key"]) as saver:
+    with StepfastSaver(tmp_path / "a.db", allow_metadata=["partition_key"]) as saver:
         config: Any = on("t", partition_key="p1", sort_key="s1")
         saver.put(config, checkpoint(), {"source": "loop"}, {})
         found = saver.get_tuple(on("t"))
@@ -88,7 +88,7 @@ def ring() -> KeyRing:
 
 def test_with_a_keyring_no_value_write_or_metadata_is_readable(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    with HoldfastSaver(path, keyring=ring()) as saver:
+    with StepfastSaver(path, keyring=ring()) as saver:
         config = on("t", customer=NEEDLE)
         values: dict[str, Any] = {"text": NEEDLE, "list": [NEEDLE] * 3, "deep": {"a": (NEEDLE,)}, "number": 7654321}
         saved = put(saver, config, **values)
@@ -105,19 +105,19 @@ def test_with_a_keyring_no_value_write_or_metadata_is_readable(tmp_path: Path) -
 
 def test_without_the_key_or_with_another_nothing_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    with HoldfastSaver(path, keyring=ring()) as saver:
+    with StepfastSaver(path, keyring=ring()) as saver:
         saved = put(saver, on("t"), x=NEEDLE)
     for other in (None, KeyRing({"k1": bytes(32)}), KeyRing({"k2": bytes(32)})):
-        with HoldfastSaver(path, keyring=other) as saver, pytest.raises(CodecError):
+        with StepfastSaver(path, keyring=other) as saver, pytest.raises(CodecError):
             saver.get_tuple(saved)
 
 
 def test_a_plain_row_is_refused_once_there_is_a_key(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    with HoldfastSaver(path) as saver:
+    with StepfastSaver(path) as saver:
         put(saver, on("t"), x=1)
         saver.put_writes(put(saver, on("u"), x=1), [("c", 1)], "task")
-    with HoldfastSaver(path, keyring=ring()) as saver:
+    with StepfastSaver(path, keyring=ring()) as saver:
         with pytest.raises(KeyUnavailable):
             saver.get_tuple(on("t"))
         with pytest.raises(KeyUnavailable):
@@ -133,13 +133,13 @@ def test_bytes_moved_to_another_place_are_refused(
     tmp_path: Path, keyring: KeyRing | None, table: str, column: str
 ) -> None:
     path = tmp_path / "a.db"
-    with HoldfastSaver(path, keyring=keyring) as saver:
+    with StepfastSaver(path, keyring=keyring) as saver:
         for thread, text in (("t", "x"), ("u", "y")):
             saver.put_writes(put(saver, on(thread), items=[text * 300]), [("c", text)], "task")
     [first, second] = rows(path, f"SELECT id, {column} FROM {table} ORDER BY id")
     with sqlite3.connect(path) as connection:
         connection.execute(f"UPDATE {table} SET {column} = ? WHERE id = ?", (first[1], second[0]))
-    with HoldfastSaver(path, keyring=keyring) as saver:
+    with StepfastSaver(path, keyring=keyring) as saver:
         assert saver.get_tuple(on("t")) is not None
         with pytest.raises(CodecError):
             saver.get_tuple(on("u"))
@@ -154,10 +154,10 @@ def test_a_forged_value_is_refused_and_runs_nothing(tmp_path: Path, table: str, 
     # A msgpack extension that says: import os, call system() with this text.
     call = ormsgpack.packb(("os", "system", (f"touch {proof}",)))
     forged = ormsgpack.packb(ormsgpack.Ext(0, call))
-    with HoldfastSaver(path) as saver:
+    with StepfastSaver(path) as saver:
         saver.put_writes(put(saver, on("t"), items=["x" * 300]), [("c", 1)], "task")
     with sqlite3.connect(path) as connection:
         connection.execute(f"UPDATE {table} SET {column} = ?", (forged,))
-    with HoldfastSaver(path) as saver, pytest.raises(CodecError):
+    with StepfastSaver(path) as saver, pytest.raises(CodecError):
         saver.get_tuple(on("t"))
     assert not proof.exists()

@@ -12,7 +12,7 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
-from holdfast_langgraph._snapshots import Part, part_of
+from stepfast_langgraph._snapshots import Part, part_of
 
 
 class Color(enum.Enum):

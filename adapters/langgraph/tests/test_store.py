@@ -30,15 +30,15 @@ from langgraph.store.base import (
 from langgraph.store.memory import InMemoryStore
 
 from adapters.langgraph.tests.store_kit import INDEX, KINDS, embed, rows_of
-from holdfast import Codec, Damaged, InvalidInput, KeyRing, Unencodable
-from holdfast.threads import GetRecord, PutRecord
-from holdfast_langgraph import HoldfastStore
-from holdfast_langgraph._names import from_record_id, namespace_id, record_id
+from stepfast import Codec, Damaged, InvalidInput, KeyRing, Unencodable
+from stepfast.threads import GetRecord, PutRecord
+from stepfast_langgraph import StepfastStore
+from stepfast_langgraph._names import from_record_id, namespace_id, record_id
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[HoldfastStore]:
-    with HoldfastStore(f"sqlite:///{tmp_path}/s.db") as opened:
+def store(tmp_path: Path) -> Iterator[StepfastStore]:
+    with StepfastStore(f"sqlite:///{tmp_path}/s.db") as opened:
         yield opened
 
 
@@ -90,16 +90,16 @@ def told(result: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def emptied() -> Iterator[HoldfastStore]:
+def emptied() -> Iterator[StepfastStore]:
     """One for all examples, each of which empties it first: to open one takes longer than an example."""
-    with HoldfastStore("sqlite:///:memory:") as store:
+    with StepfastStore("sqlite:///:memory:") as store:
         yield store
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(batches=st.lists(st.lists(operations, min_size=1, max_size=6), min_size=1, max_size=8), on_a_loop=st.booleans())
 def test_any_operations_get_the_answers_of_the_stock_store(
-    emptied: HoldfastStore, batches: list[list[Any]], on_a_loop: bool
+    emptied: StepfastStore, batches: list[list[Any]], on_a_loop: bool
 ) -> None:
     emptied.batch([PutOp(item.namespace, item.key, None) for item in emptied.search((), limit=10_000)])
     stock = InMemoryStore()
@@ -137,7 +137,7 @@ def test_no_two_names_share_an_id_and_each_is_found_again(one: Any, other: Any) 
     record_id(first, key).encode()
 
 
-def test_search_gives_the_newest_first_and_pages_do_not_overlap(store: HoldfastStore) -> None:
+def test_search_gives_the_newest_first_and_pages_do_not_overlap(store: StepfastStore) -> None:
     for number in range(7):
         store.put(("n",), f"k{number}", {"even": number % 2 == 0, "number": number})
     store.put(("n",), "k2", {"even": True, "number": 22})
@@ -147,7 +147,7 @@ def test_search_gives_the_newest_first_and_pages_do_not_overlap(store: HoldfastS
     assert store.search(("n",), limit=0) == []
 
 
-def test_searches_and_listings_reach_beyond_any_page(store: HoldfastStore) -> None:
+def test_searches_and_listings_reach_beyond_any_page(store: StepfastStore) -> None:
     store.batch([PutOp(("many",), f"k{number:04}", {"n": number, "rare": number % 300 == 7}) for number in range(1300)])
     store.batch([PutOp(("own", f"n{number:03}"), "k", {"n": number}) for number in range(600)])
     assert len(store.search((), limit=10_000)) == 1900
@@ -159,7 +159,7 @@ def test_searches_and_listings_reach_beyond_any_page(store: HoldfastStore) -> No
     assert store.list_namespaces(max_depth=1) == [("many",), ("own",)]
 
 
-def test_an_item_that_is_put_while_a_search_turns_a_page_is_not_missed(store: HoldfastStore) -> None:
+def test_an_item_that_is_put_while_a_search_turns_a_page_is_not_missed(store: StepfastStore) -> None:
     store.batch([PutOp(("n",), f"k{number:03}", {"wanted": number == 99}) for number in range(100)])
     search = store._batch([SearchOp(("n",), filter={"wanted": True}, limit=5)])
     answer = store._driver._answer(next(search))
@@ -174,14 +174,14 @@ def test_an_item_that_is_put_while_a_search_turns_a_page_is_not_missed(store: Ho
     assert [item.key for item in found] == ["k099"]
 
 
-def test_what_cannot_be_compared_is_not_found_and_breaks_no_search(store: HoldfastStore) -> None:
+def test_what_cannot_be_compared_is_not_found_and_breaks_no_search(store: StepfastStore) -> None:
     for key, n in (("number", 5), ("text", "five"), ("missing", None), ("list", [5])):
         store.put(("n",), key, {"n": n})
     assert [item.key for item in store.search(("n",), filter={"n": {"$gt": 4}})] == ["number"]
     assert [item.key for item in store.search(("n",), filter={"n": {"$gte": "f"}})] == ["text"]
 
 
-def test_times_are_kept_and_an_overwritten_item_keeps_its_creation(store: HoldfastStore) -> None:
+def test_times_are_kept_and_an_overwritten_item_keeps_its_creation(store: StepfastStore) -> None:
     before = datetime.now(UTC)
     store.put(("n",), "k", {"v": 1})
     first = store.get(("n",), "k")
@@ -196,7 +196,7 @@ def test_times_are_kept_and_an_overwritten_item_keeps_its_creation(store: Holdfa
 # --- exact, all or nothing -----------------------------------------------------------------------
 
 
-def test_values_come_back_with_their_types(store: HoldfastStore) -> None:
+def test_values_come_back_with_their_types(store: StepfastStore) -> None:
     value = {
         "tuple": (1, (2,)),
         "set": {1, 2},
@@ -218,13 +218,13 @@ def test_values_come_back_with_their_types(store: HoldfastStore) -> None:
     assert again.value == value, "what a reader does to a value is its own affair"
 
 
-def test_a_value_that_cannot_be_stored_takes_its_whole_batch_with_it(store: HoldfastStore) -> None:
+def test_a_value_that_cannot_be_stored_takes_its_whole_batch_with_it(store: StepfastStore) -> None:
     with pytest.raises(Unencodable, match=r"n//bad.*generator"):
         store.batch([PutOp(("n",), "good", {"v": 1}), PutOp(("n",), "bad", {"v": (number for number in range(3))})])
     assert store.get(("n",), "good") is None
 
 
-def test_a_batch_of_puts_is_one_transaction(store: HoldfastStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_of_puts_is_one_transaction(store: StepfastStore, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = store._place.store
     batches: list[int] = []
     execute = raw.execute
@@ -238,14 +238,14 @@ def test_a_batch_of_puts_is_one_transaction(store: HoldfastStore, monkeypatch: p
     assert batches == [20]
 
 
-def test_the_last_put_of_a_batch_counts(store: HoldfastStore) -> None:
+def test_the_last_put_of_a_batch_counts(store: StepfastStore) -> None:
     store.batch([PutOp(("n",), "k", {"v": 1}), PutOp(("n",), "k", None), PutOp(("n",), "k", {"v": 3})])
     found = store.get(("n",), "k")
     assert found is not None
     assert found.value == {"v": 3}
 
 
-def test_reads_of_a_batch_see_what_was_before_its_puts(store: HoldfastStore) -> None:
+def test_reads_of_a_batch_see_what_was_before_its_puts(store: StepfastStore) -> None:
     store.put(("n",), "k", {"v": 1})
     found: Any = store.batch([PutOp(("n",), "k", {"v": 2}), GetOp(("n",), "k")])[1]
     assert found.value == {"v": 1}
@@ -257,7 +257,7 @@ BAD = [("",), ("a.b",), ("a\0",), (1,), "text", None]
 
 
 @pytest.mark.parametrize("bad", BAD, ids=repr)
-def test_namespaces_are_checked_in_batches_too(store: HoldfastStore, bad: Any) -> None:
+def test_namespaces_are_checked_in_batches_too(store: StepfastStore, bad: Any) -> None:
     for op in (
         PutOp(bad, "k", {"v": 1}),
         PutOp(bad, "k", None),
@@ -288,7 +288,7 @@ def test_namespaces_are_checked_in_batches_too(store: HoldfastStore, bad: Any) -
         ("SELECT 1", "operation"),
     ],
 )
-def test_a_wrong_operation_is_named_and_writes_nothing(store: HoldfastStore, op: Any, field: str) -> None:
+def test_a_wrong_operation_is_named_and_writes_nothing(store: StepfastStore, op: Any, field: str) -> None:
     with pytest.raises(InvalidInput, match=field):
         store.batch([PutOp(("n",), "other", {"v": 1}), op])
     assert rows_of(store, KINDS[0]) == []
@@ -309,7 +309,7 @@ ATTACKS = [
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_attacks_through_names_and_filters_find_nothing_of_others(store: HoldfastStore, attack: str) -> None:
+def test_attacks_through_names_and_filters_find_nothing_of_others(store: StepfastStore, attack: str) -> None:
     store.put(("victim",), "secret", {"v": 1, "owner": "ann"})
     assert store.get(("victim",), attack) is None
     assert store.search((attack.replace(".", ""),)) == []
@@ -324,14 +324,14 @@ def test_attacks_through_names_and_filters_find_nothing_of_others(store: Holdfas
     assert victim.value["owner"] == "ann"
 
 
-def test_a_namespace_does_not_reach_into_one_that_begins_like_it(store: HoldfastStore) -> None:
+def test_a_namespace_does_not_reach_into_one_that_begins_like_it(store: StepfastStore) -> None:
     for namespace in (("foo",), ("foobar",), ("foo", "x"), ("FOO",)):
         store.put(namespace, "k", {"v": 1})
     assert {item.namespace for item in store.search(("foo",))} == {("foo",), ("foo", "x")}
     assert store.list_namespaces(prefix=("foo",)) == [("foo",), ("foo", "x")]
 
 
-def test_a_value_moved_to_another_name_is_refused(store: HoldfastStore) -> None:
+def test_a_value_moved_to_another_name_is_refused(store: StepfastStore) -> None:
     store.put(("ann",), "k", {"balance": 1_000_000})
     store.put(("bob",), "k", {"balance": 1})
     raw, tenant = store._place.store, store._place.tenant
@@ -348,7 +348,7 @@ def test_encryption_covers_values_and_vectors_but_not_names(tmp_path: Path) -> N
     ring = KeyRing({"k1": os.urandom(32)})
     index: Any = {"embed": embed, "dims": 26, "fields": ["note"]}
     path = tmp_path / "s.db"
-    with HoldfastStore(path, codec=Codec(keyring=ring), index=index) as store:
+    with StepfastStore(path, codec=Codec(keyring=ring), index=index) as store:
         store.put(("people", "ann"), "diary", {"note": "zzyzzx", "n": 1})
         assert store.search(("people",), query="zzyzzx")[0].score == pytest.approx(1.0)
     content = b"".join(each.read_bytes() for each in tmp_path.iterdir())
@@ -359,7 +359,7 @@ def test_encryption_covers_values_and_vectors_but_not_names(tmp_path: Path) -> N
 # --- in the world --------------------------------------------------------------------------------
 
 
-def test_one_object_serves_threads_and_any_event_loop(store: HoldfastStore) -> None:
+def test_one_object_serves_threads_and_any_event_loop(store: StepfastStore) -> None:
     async def use(name: str) -> None:
         await store.aput(("n",), name, {"v": name})
         store.put(("n",), f"{name}-blocking", {"v": name})  # the stock async stores refuse this
@@ -370,7 +370,7 @@ def test_one_object_serves_threads_and_any_event_loop(store: HoldfastStore) -> N
     assert len(store.search(("n",))) == 4
 
 
-def test_many_threads_may_share_one_object(store: HoldfastStore) -> None:
+def test_many_threads_may_share_one_object(store: StepfastStore) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: store.put(("n",), f"k{number}", {"n": number}), range(80)))
         found = list(pool.map(lambda number: store.get(("n",), f"k{number}"), range(80)))
@@ -388,7 +388,7 @@ def test_a_graph_remembers_across_threads_and_restarts(tmp_path: Path) -> None:
         return {"visits": memory.get(("people",), "ann").value["visits"]}  # type: ignore[union-attr]
 
     for visit in (1, 2, 3):
-        with HoldfastStore(tmp_path / "s.db") as store:
+        with StepfastStore(tmp_path / "s.db") as store:
             builder: Any = StateGraph(dict)
             builder.add_node("n", node)
             builder.add_edge(START, "n")
@@ -397,8 +397,8 @@ def test_a_graph_remembers_across_threads_and_restarts(tmp_path: Path) -> None:
 
 _WRITER = """
 import sys
-from holdfast_langgraph import HoldfastStore
-store = HoldfastStore(sys.argv[1])
+from stepfast_langgraph import StepfastStore
+store = StepfastStore(sys.argv[1])
 for number in range(10_000):
     store.put(("n",), f"k{number}", {"v": number})
     print(number, flush=True)
@@ -416,14 +416,14 @@ def test_what_was_put_survives_a_kill(tmp_path: Path) -> None:
     last = int(re.findall(r"\d+", line + process.stdout.read())[-1])
     process.stdout.close()
     process.wait()
-    with HoldfastStore(url) as store:
+    with StepfastStore(url) as store:
         assert [store.get(("n",), f"k{number}").value["v"] for number in range(last + 1)] == list(range(last + 1))  # type: ignore[union-attr]
 
 
 async def test_every_place_gives_the_same_answers(store_url: str) -> None:
     root = f"place {uuid4().hex}"  # the databases are shared
     home = (root, "x/y")
-    async with HoldfastStore(store_url, index=INDEX, ttl={"default_ttl": 5}) as store:
+    async with StepfastStore(store_url, index=INDEX, ttl={"default_ttl": 5}) as store:
         await store.abatch([PutOp(home, key, {"text": key, "n": n}) for n, key in enumerate(("dog", "god", "\ud800"))])
         store.put((f"{root}bo",), "other", {"text": "dog"})
         found = await store.aget(home, "\ud800")

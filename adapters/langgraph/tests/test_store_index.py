@@ -12,9 +12,9 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from adapters.langgraph.tests.store_kit import INDEX, KINDS, aembed, embed, rows_of, with_index
-from holdfast import InvalidInput
-from holdfast.threads import GetRecord
-from holdfast_langgraph import HoldfastStore
+from stepfast import InvalidInput
+from stepfast.threads import GetRecord
+from stepfast_langgraph import StepfastStore
 
 WORDS = ("stressed desserts", "listen", "silent", "enlist the tinsel", "a dog", "god", "zebra", "")
 
@@ -23,7 +23,7 @@ WORDS = ("stressed desserts", "listen", "silent", "enlist the tinsel", "a dog", 
 def test_scores_are_those_of_the_stock_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numpy: bool) -> None:
     index: Any = {"embed": embed, "dims": 26, "fields": ["text", "more[*]"]}
     stock = InMemoryStore(index=index)
-    with HoldfastStore(tmp_path / "v.db", index=index) as ours:
+    with StepfastStore(tmp_path / "v.db", index=index) as ours:
         for number, word in enumerate(WORDS):
             for each in (stock, ours):
                 each.put(
@@ -50,7 +50,7 @@ def test_scores_are_those_of_the_stock_store(tmp_path: Path, monkeypatch: pytest
 
 
 async def test_an_async_embedder_is_awaited(tmp_path: Path) -> None:
-    async with HoldfastStore(tmp_path / "v.db", index=with_index(embed=aembed, fields=None)) as store:
+    async with StepfastStore(tmp_path / "v.db", index=with_index(embed=aembed, fields=None)) as store:
         await store.aput(("n",), "k", {"text": "dog"})
         [found] = await store.asearch(("n",), query="dog")
         assert (found.score or 0) > 0.4
@@ -58,11 +58,11 @@ async def test_an_async_embedder_is_awaited(tmp_path: Path) -> None:
 
 def test_a_changed_item_is_found_by_its_new_value_only(tmp_path: Path) -> None:
     path = tmp_path / "v.db"
-    with HoldfastStore(path, index=INDEX) as store:
+    with StepfastStore(path, index=INDEX) as store:
         store.put(("n",), "k", {"text": "dog"})
         store.put(("n",), "k", {"text": "zebra"})
         assert store.search(("n",), query="dog")[0].score == 0
-        with HoldfastStore(path) as without:
+        with StepfastStore(path) as without:
             without.put(("n",), "k", {"text": "dog"})
         assert store.search(("n",), query="zebra")[0].score is None
         store.put(("n",), "k", {"text": "dog"}, index=False)
@@ -75,7 +75,7 @@ def test_a_changed_item_is_found_by_its_new_value_only(tmp_path: Path) -> None:
 def test_vectors_are_kept_exactly(tmp_path: Path) -> None:
     vectors = [[0.1, 1e300], [0.5, -2.0]]
     index: Any = {"embed": lambda texts: [vectors[len(text) - 1] for text in texts], "dims": 2, "fields": ["t"]}
-    with HoldfastStore(tmp_path / "v.db", index=index) as store:
+    with StepfastStore(tmp_path / "v.db", index=index) as store:
         store.put(("n",), "wide", {"t": "x"})
         store.put(("n",), "narrow", {"t": "xx"})
         place = store._place
@@ -86,16 +86,16 @@ def test_vectors_are_kept_exactly(tmp_path: Path) -> None:
 
 
 def test_a_wrong_index_is_refused_and_writes_nothing(tmp_path: Path) -> None:
-    with HoldfastStore(tmp_path / "v.db", index=with_index(dims=3)) as store:
+    with StepfastStore(tmp_path / "v.db", index=with_index(dims=3)) as store:
         with pytest.raises(InvalidInput, match="dims=3"):
             store.put(("n",), "k", {"text": "dog"})
         assert store.get(("n",), "k") is None
-    with HoldfastStore(tmp_path / "v.db", index=with_index(fields=["$"])) as store:
+    with StepfastStore(tmp_path / "v.db", index=with_index(fields=["$"])) as store:
         with pytest.raises(InvalidInput, match="index"):
             store.put(("n",), "k", {"when": datetime.now(UTC)})
         assert store.get(("n",), "k") is None
     broken = with_index(embed=lambda texts: [[math.nan] * 26 for _ in texts])
-    with HoldfastStore(tmp_path / "v.db", index=broken) as store, pytest.raises(InvalidInput, match="finite"):
+    with StepfastStore(tmp_path / "v.db", index=broken) as store, pytest.raises(InvalidInput, match="finite"):
         store.put(("n",), "k", {"text": "dog"})
     with pytest.raises(InvalidInput, match="distance_type"):
-        HoldfastStore(tmp_path / "v.db", index=with_index(distance_type="l2"))
+        StepfastStore(tmp_path / "v.db", index=with_index(distance_type="l2"))

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from adapters.langgraph.tests.store_kit import KINDS, rows_of
-from holdfast import Clock, Conflict, open_store
-from holdfast.threads import PutRecord
-from holdfast_langgraph import HoldfastStore
+from stepfast import Clock, Conflict, open_store
+from stepfast.threads import PutRecord
+from stepfast_langgraph import StepfastStore
 
 
 @pytest.fixture
@@ -20,16 +20,16 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def timed(tmp_path: Path, clock: Clock) -> Iterator[HoldfastStore]:
+def timed(tmp_path: Path, clock: Clock) -> Iterator[StepfastStore]:
     """Items live ten minutes after they were last put or read; the clock is the test's."""
     with (
         open_store(f"sqlite:///{tmp_path}/s.db", clock=clock) as raw,
-        HoldfastStore(raw, ttl={"default_ttl": 10, "refresh_on_read": True}) as opened,
+        StepfastStore(raw, ttl={"default_ttl": 10, "refresh_on_read": True}) as opened,
     ):
         yield opened
 
 
-def test_an_item_is_absent_once_its_time_is_over(timed: HoldfastStore, clock: Clock) -> None:
+def test_an_item_is_absent_once_its_time_is_over(timed: StepfastStore, clock: Clock) -> None:
     timed.put(("n",), "default", {"v": 1})
     timed.put(("n",), "short", {"v": 2}, ttl=1)
     timed.put(("n",), "ever", {"v": 3}, ttl=None)
@@ -40,7 +40,7 @@ def test_an_item_is_absent_once_its_time_is_over(timed: HoldfastStore, clock: Cl
     assert [item.key for item in timed.search(("n",))] == ["ever"]
 
 
-def test_reading_renews_an_item_unless_told_not_to(timed: HoldfastStore, clock: Clock) -> None:
+def test_reading_renews_an_item_unless_told_not_to(timed: StepfastStore, clock: Clock) -> None:
     for key in ("got", "searched", "left", "seen"):
         timed.put(("n", key), "k", {"v": key})
     clock.advance(400)
@@ -56,7 +56,7 @@ def test_reading_renews_an_item_unless_told_not_to(timed: HoldfastStore, clock: 
     assert again.updated_at == written.updated_at, "to be read is not to be changed"
 
 
-def test_a_sweep_deletes_what_is_over_and_nothing_else(timed: HoldfastStore, clock: Clock) -> None:
+def test_a_sweep_deletes_what_is_over_and_nothing_else(timed: StepfastStore, clock: Clock) -> None:
     timed.put(("n",), "old", {"v": 1})
     timed.put(("n",), "renewed", {"v": 1})
     timed.put(("n",), "for ever now", {"v": 1})
@@ -74,7 +74,7 @@ def test_a_sweep_deletes_what_is_over_and_nothing_else(timed: HoldfastStore, clo
     assert [item.key for item in timed.search(())] == ["for ever now"]
 
 
-def test_an_item_put_again_while_a_sweep_looks_is_kept(timed: HoldfastStore, clock: Clock) -> None:
+def test_an_item_put_again_while_a_sweep_looks_is_kept(timed: StepfastStore, clock: Clock) -> None:
     timed.put(("n",), "k", {"v": 1})
     clock.advance(601)
     sweep = timed._sweep()
@@ -92,7 +92,7 @@ def test_an_item_put_again_while_a_sweep_looks_is_kept(timed: HoldfastStore, clo
     assert found.value == {"v": 2}
 
 
-def test_a_sweeper_runs_until_it_is_stopped(timed: HoldfastStore, clock: Clock) -> None:
+def test_a_sweeper_runs_until_it_is_stopped(timed: StepfastStore, clock: Clock) -> None:
     timed.put(("n",), "k", {"v": 1})
     clock.advance(601)
     timed.start_ttl_sweeper(sweep_interval_minutes=0.0001)

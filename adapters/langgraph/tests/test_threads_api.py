@@ -17,11 +17,11 @@ from langgraph.types import Command, interrupt
 from typer.testing import CliRunner
 
 from adapters.langgraph.tests.kit import counting_graph, on
-from holdfast import Clock, InvalidInput, NotFound, Store, open_store
-from holdfast.threads import NewCheckpoint, PutThread, ReadThread, Write, Writes
-from holdfast_langgraph import HoldfastSaver
-from holdfast_langgraph._cli_threads import group
-from holdfast_langgraph.threads_api import Threads
+from stepfast import Clock, InvalidInput, NotFound, Store, open_store
+from stepfast.threads import NewCheckpoint, PutThread, ReadThread, Write, Writes
+from stepfast_langgraph import StepfastSaver
+from stepfast_langgraph._cli_threads import group
+from stepfast_langgraph.threads_api import Threads
 
 NOT_A_VALUE = b"\xff\xfe no codec reads this"
 
@@ -167,7 +167,7 @@ def test_an_expired_thread_is_absent_at_once_and_deleted_whole(store: Store, thr
 
 
 def test_a_savers_policy_gives_every_thread_its_time_and_each_run_renews_it(store: Store, clock: Clock) -> None:
-    with HoldfastSaver(store, ttl=timedelta(hours=1)) as saver:
+    with StepfastSaver(store, ttl=timedelta(hours=1)) as saver:
         graph = counting_graph(saver)
         graph.invoke({"number": 0, "log": []}, on("t"))
         clock.advance(3000)
@@ -183,7 +183,7 @@ def test_a_savers_policy_gives_every_thread_its_time_and_each_run_renews_it(stor
 # --- what real graphs leave ----------------------------------------------------------------------
 
 
-def test_status_tells_what_waits_and_what_failed(saver: HoldfastSaver, tmp_path: Path) -> None:
+def test_status_tells_what_waits_and_what_failed(saver: StepfastSaver, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.touch()
 
@@ -232,7 +232,7 @@ def test_a_task_that_has_a_result_neither_waits_nor_failed(
     assert threads.get("t").status == status
 
 
-def test_a_question_inside_a_subgraph_is_the_threads(saver: HoldfastSaver) -> None:
+def test_a_question_inside_a_subgraph_is_the_threads(saver: StepfastSaver) -> None:
     def ask(state: Any) -> dict[str, Any]:
         return {"number": 1, "log": [interrupt("go on?")]}
 
@@ -242,7 +242,7 @@ def test_a_question_inside_a_subgraph_is_the_threads(saver: HoldfastSaver) -> No
     assert saver.threads.get("t").status == "interrupted"
 
 
-def test_metadata_of_a_run_finds_its_thread(saver: HoldfastSaver) -> None:
+def test_metadata_of_a_run_finds_its_thread(saver: StepfastSaver) -> None:
     graph = counting_graph(saver)
     for user in ("ann", "bob"):
         graph.invoke({"number": 0, "log": []}, {**on(f"t-{user}"), "metadata": {"user": user}})
@@ -292,7 +292,7 @@ def run(url: str, *arguments: str, code: int = 0) -> Any:
     return json.loads(done.stdout) if "--json" in arguments and code == 0 else done.output
 
 
-def test_the_commands_list_show_delete_and_expire(saver: HoldfastSaver, sqlite_url: str) -> None:
+def test_the_commands_list_show_delete_and_expire(saver: StepfastSaver, sqlite_url: str) -> None:
     graph = counting_graph(saver)
     for user in ("ann", "bob", "eve"):
         graph.invoke({"number": 0, "log": []}, {**on(f"t-{user}"), "metadata": {"user": user, "age": 7}})

@@ -19,15 +19,15 @@ from langgraph.types import Command
 
 from adapters.langgraph.tests.desk import Desk, calls, fails_once
 from adapters.langgraph.tests.kit import on
-from holdfast import Holdfast
-from holdfast_langgraph import HoldfastSaver, durable_tool
+from stepfast import Stepfast
+from stepfast_langgraph import StepfastSaver, durable_tool
 
 SHAPES = ["node", "node-async", "tools", "tools-async", "agent", "agent-async", "branches"]
 
 
 @pytest.fixture
-def desk(saver: HoldfastSaver) -> Iterator[Desk]:
-    with Holdfast(saver.url) as client:
+def desk(saver: StepfastSaver) -> Iterator[Desk]:
+    with Stepfast(saver.url) as client:
         yield Desk(saver, client, [])
 
 

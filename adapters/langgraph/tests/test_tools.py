@@ -18,15 +18,15 @@ from langgraph.types import Command, RetryPolicy, interrupt
 from adapters.langgraph.tests.desk import Desk, calls, fails_once, say
 from adapters.langgraph.tests.kit import CountingStore, on
 from adapters.langgraph.tests.tool_agent import effects, run
-from holdfast import Diverged, Holdfast, InvalidInput, idempotency_key, open_store
-from holdfast_langgraph import HoldfastSaver, durable_tool, once, step
+from stepfast import Diverged, InvalidInput, Stepfast, idempotency_key, open_store
+from stepfast_langgraph import StepfastSaver, durable_tool, once, step
 
 SHAPES = ["node", "node-async", "tools", "tools-async", "agent", "agent-async", "branches"]
 
 
 @pytest.fixture
-def desk(saver: HoldfastSaver) -> Iterator[Desk]:
-    with Holdfast(saver.url) as client:
+def desk(saver: StepfastSaver) -> Iterator[Desk]:
+    with Stepfast(saver.url) as client:
         yield Desk(saver, client, [])
 
 
@@ -270,8 +270,8 @@ def test_a_step_costs_one_commit_and_a_one_shot_two_besides_two_for_the_task(sql
 
     with open_store(sqlite_url) as below:
         store = CountingStore(below)
-        with HoldfastSaver(store) as saver:
-            Desk(saver, Holdfast(store=store), []).graph(node).invoke({"messages": []}, on("t"))
+        with StepfastSaver(store) as saver:
+            Desk(saver, Stepfast(store=store), []).graph(node).invoke({"messages": []}, on("t"))
         assert store.count("RecordStep") + store.count("SettleStep") == 5 + 2 * 5
         assert store.count("OpenIntent") == store.count("FinishIntent") == 1
 
@@ -370,7 +370,7 @@ def test_inside_a_run_a_graph_needs_no_checkpointer(desk: Desk) -> None:
 
 
 def test_a_plain_tool_in_an_event_loops_run_works_from_its_thread(sqlite_url: str) -> None:
-    from holdfast import AsyncHoldfast
+    from stepfast import AsyncStepfast
 
     happened: list[str] = []
 
@@ -381,7 +381,7 @@ def test_a_plain_tool_in_an_event_loops_run_works_from_its_thread(sqlite_url: st
         return what
 
     async def main() -> Any:
-        async with AsyncHoldfast(sqlite_url) as client, client.run("mine"):
+        async with AsyncStepfast(sqlite_url) as client, client.run("mine"):
             graph = Desk(None, None, []).graph(ToolNode([durable_tool(act, once=True)]))  # type: ignore[arg-type]
             return await graph.ainvoke(calls("act", {"what": "x"}))
 

@@ -19,10 +19,10 @@ from langgraph.types import Command, Send, interrupt
 from typer.testing import CliRunner
 
 from adapters.langgraph.tests.kit import counting_graph, on
-from holdfast.cli.app import app
-from holdfast_langgraph import HoldfastSaver
-from holdfast_langgraph._stock import Header, Stock, as_called, open_stock
-from holdfast_langgraph._transfer import Held, parents_first, transfer
+from stepfast.cli.app import app
+from stepfast_langgraph import StepfastSaver
+from stepfast_langgraph._stock import Header, Stock, as_called, open_stock
+from stepfast_langgraph._transfer import Held, parents_first, transfer
 
 KINDS = ("sqlite", "postgres")
 
@@ -131,7 +131,7 @@ def test_a_thread_that_waits_for_an_answer_goes_on_here(stock_url: str, sqlite_u
     told = brought_in(stock_url, sqlite_url)
 
     assert [(each["thread_id"], each["state"]) for each in told["threads"]] == [("asked", "copied")]
-    with HoldfastSaver(sqlite_url) as saver:
+    with StepfastSaver(sqlite_url) as saver:
         graph = asking_graph(saver, effects)
         assert states(graph, config) == before
         assert [each.value for each in graph.get_state(config).interrupts] == [{"question": "Go on?"}]
@@ -146,7 +146,7 @@ def test_it_comes_to_the_same_end_as_it_would_have_there(stock_url: str, sqlite_
         asking_graph(stock, []).invoke(BEGINNING, config)
         brought_in(stock_url, sqlite_url)
         there = asking_graph(stock, []).invoke(Command(resume="yes"), config)
-    with HoldfastSaver(sqlite_url) as saver:
+    with StepfastSaver(sqlite_url) as saver:
         here = asking_graph(saver, []).invoke(Command(resume="yes"), config)
 
     assert here["log"] == there["log"]
@@ -155,7 +155,7 @@ def test_it_comes_to_the_same_end_as_it_would_have_there(stock_url: str, sqlite_
 
 def test_a_thread_goes_back_and_goes_on_there(stock_url: str, sqlite_url: str) -> None:
     config, effects = on("back"), list[str]()
-    with HoldfastSaver(sqlite_url) as saver:
+    with StepfastSaver(sqlite_url) as saver:
         asking_graph(saver, effects).invoke(BEGINNING, config)
         before = states(asking_graph(saver, effects), config)
 
@@ -176,7 +176,7 @@ def test_every_write_keeps_its_task_path_and_place(stock_url: str, sqlite_url: s
         asking_graph(stock, []).invoke(BEGINNING, config)
     brought_in(stock_url, sqlite_url)
 
-    with open_stock(stock_url, "read") as there, HoldfastSaver(sqlite_url) as saver:
+    with open_stock(stock_url, "read") as there, StepfastSaver(sqlite_url) as saver:
         here = Held(saver)
         compared = 0
         for header in there.headers("writes"):
@@ -208,7 +208,7 @@ def test_subgraphs_keep_their_namespaces(stock_url: str, sqlite_url: str) -> Non
     assert len(theirs) == 2
     brought_in(stock_url, sqlite_url)
 
-    with HoldfastSaver(sqlite_url) as saver:
+    with StepfastSaver(sqlite_url) as saver:
         assert {header.ns for header in Held(saver).headers("nested")} == theirs
         assert pausing(saver).invoke(Command(resume="so"), config)["log"] == ["inner so"]
 
@@ -238,7 +238,7 @@ def test_a_thread_of_delta_channels_goes_on_here_and_back_there(stock_url: str, 
         for _ in range(4):
             growing(stock).invoke({"items": ["asked"]}, config)
     brought_in(stock_url, sqlite_url)
-    with HoldfastSaver(sqlite_url) as saver:
+    with StepfastSaver(sqlite_url) as saver:
         here = growing(saver).invoke({"items": ["asked"]}, config)["items"]
     assert len(here) == 10
     taken_out(sqlite_url, stock_url)
@@ -253,7 +253,7 @@ def test_once_more_changes_nothing(stock_url: str, sqlite_url: str) -> None:
         for name in ("one", "two"):
             counting_graph(stock, steps=3).invoke({"number": 0, "log": []}, on(name))
     first = brought_in(stock_url, sqlite_url)
-    with HoldfastSaver(sqlite_url) as saver:
+    with StepfastSaver(sqlite_url) as saver:
         size = saver.threads.get("one").size_bytes
 
     again = brought_in(stock_url, sqlite_url)
@@ -261,7 +261,7 @@ def test_once_more_changes_nothing(stock_url: str, sqlite_url: str) -> None:
     assert first["checkpoints"] == 10
     assert [each["state"] for each in again["threads"]] == ["there already", "there already"]
     assert again["checkpoints"] == 0
-    with HoldfastSaver(sqlite_url) as saver:
+    with StepfastSaver(sqlite_url) as saver:
         assert saver.threads.get("one").size_bytes == size
 
 
@@ -274,12 +274,12 @@ def test_what_was_cut_off_goes_on_where_it_was(stock_url: str, sqlite_url: str) 
         if done == 3:
             raise KeyboardInterrupt
 
-    with open_stock(stock_url, "read") as there, HoldfastSaver(sqlite_url) as saver, pytest.raises(KeyboardInterrupt):
+    with open_stock(stock_url, "read") as there, StepfastSaver(sqlite_url) as saver, pytest.raises(KeyboardInterrupt):
         list(transfer(there, Held(saver), progress=cut))
     told = brought_in(stock_url, sqlite_url)
 
     assert told["checkpoints"] == len(whole) - 3
-    with HoldfastSaver(sqlite_url) as saver:
+    with StepfastSaver(sqlite_url) as saver:
         assert states(counting_graph(saver, steps=6), on("long")) == whole
 
 
@@ -287,13 +287,13 @@ def test_what_went_on_here_is_not_set_back(stock_url: str, sqlite_url: str) -> N
     with stock_saver(stock_url) as stock:
         counting_graph(stock).invoke({"number": 0, "log": []}, on("t"))
     brought_in(stock_url, sqlite_url)
-    with HoldfastSaver(sqlite_url) as saver:
+    with StepfastSaver(sqlite_url) as saver:
         counting_graph(saver).invoke({"number": 10, "log": []}, on("t"))
 
     told = brought_in(stock_url, sqlite_url)
 
     assert [each["state"] for each in told["threads"]] == ["went on there"]
-    with HoldfastSaver(sqlite_url) as saver:
+    with StepfastSaver(sqlite_url) as saver:
         assert counting_graph(saver).get_state(on("t")).values["number"] == 12
 
 
@@ -302,7 +302,7 @@ def test_what_went_on_in_both_places_is_told_and_left_as_it_is(stock_url: str, s
         counting_graph(stock).invoke({"number": 0, "log": []}, on("both"))
         counting_graph(stock).invoke({"number": 0, "log": []}, on("fine"))
     brought_in(stock_url, sqlite_url, "--thread", "both")
-    with HoldfastSaver(sqlite_url) as saver, stock_saver(stock_url) as stock:
+    with StepfastSaver(sqlite_url) as saver, stock_saver(stock_url) as stock:
         counting_graph(saver).invoke({"number": 10, "log": []}, on("both"))
         counting_graph(stock).invoke({"number": 20, "log": []}, on("both"))
 
@@ -311,7 +311,7 @@ def test_what_went_on_in_both_places_is_told_and_left_as_it_is(stock_url: str, s
     by_name = {each["thread_id"]: each for each in told["threads"]}
     assert "went on in both places" in by_name["both"]["error"]
     assert by_name["fine"]["state"] == "copied", "one that fails does not keep the others"
-    with HoldfastSaver(sqlite_url) as saver:
+    with StepfastSaver(sqlite_url) as saver:
         assert counting_graph(saver).get_state(on("both")).values["number"] == 12
 
 
@@ -323,7 +323,7 @@ def test_a_dry_run_reads_all_and_writes_nothing(stock_url: str, sqlite_url: str)
 
     assert told["dry_run"]
     assert told["checkpoints"] == 5
-    with HoldfastSaver(sqlite_url) as saver:
+    with StepfastSaver(sqlite_url) as saver:
         assert saver.threads.count() == 0
 
 
@@ -354,9 +354,9 @@ def test_a_class_that_is_not_allowed_is_named_and_nothing_of_it_is_lost(stock_ur
     assert failed["state"] == "failed"
     assert f"--allow {name}" in failed["error"]
     assert brought_in(stock_url, sqlite_url, "--allow", name)["failed"] == 0
-    from holdfast_langgraph._types import make_codec
+    from stepfast_langgraph._types import make_codec
 
-    with HoldfastSaver(sqlite_url, codec=make_codec(types=[Order])) as saver:
+    with StepfastSaver(sqlite_url, codec=make_codec(types=[Order])) as saver:
         assert selling(saver).get_state(on("sold")).values["order"] == Order(2)
 
 
@@ -398,7 +398,7 @@ def test_a_file_from_before_task_paths_is_read(tmp_path: Path, sqlite_url: str) 
 
     brought_in(str(path), sqlite_url)
 
-    with HoldfastSaver(sqlite_url) as saver:
+    with StepfastSaver(sqlite_url) as saver:
         assert "answered yes" in asking_graph(saver, []).invoke(Command(resume="yes"), config)["log"]
 
 
@@ -425,7 +425,7 @@ def test_it_comes_in_over_a_server_and_on_postgresql(store_url: str, tmp_path: P
 
     brought_in(str(path), store_url)
 
-    with HoldfastSaver(store_url) as saver:
+    with StepfastSaver(store_url) as saver:
         assert "answered yes" in asking_graph(saver, []).invoke(Command(resume="yes"), on(thread_id))["log"]
 
 
@@ -434,7 +434,7 @@ def test_progress_is_told_of_a_long_thread(tmp_path: Path, sqlite_url: str) -> N
     with stock_saver(str(path)) as stock:
         counting_graph(stock, steps=4).invoke({"number": 0, "log": []}, on("t"))
 
-    with open_stock(str(path), "read") as there, HoldfastSaver(sqlite_url) as saver:
+    with open_stock(str(path), "read") as there, StepfastSaver(sqlite_url) as saver:
         list(transfer(there, Held(saver), progress=lambda *each: told.append(each)))
 
     assert told == [("t", number, 6) for number in range(7)]

@@ -16,32 +16,32 @@ from langgraph.types import Command, interrupt
 
 from adapters.langgraph.tests.kit import Counted, CountingStore, counting_graph, on
 from adapters.langgraph.tests.racing import adding_graph, racers, until_stored
-from holdfast import RunBusy, open_store
-from holdfast.threads import GetRecord, PutRecord
-from holdfast_langgraph import HoldfastSaver, LostUpdate, _turns
+from stepfast import RunBusy, open_store
+from stepfast.threads import GetRecord, PutRecord
+from stepfast_langgraph import LostUpdate, StepfastSaver, _turns
 
 RUNS = 4
 
 
 @pytest.fixture
-def waiting(store_url: str) -> Iterator[HoldfastSaver]:
-    with HoldfastSaver(store_url, on_conflict="wait") as made:
+def waiting(store_url: str) -> Iterator[StepfastSaver]:
+    with StepfastSaver(store_url, on_conflict="wait") as made:
         yield made
 
 
 @pytest.fixture
-def saver(sqlite_url: str) -> Iterator[HoldfastSaver]:
-    with HoldfastSaver(sqlite_url, on_conflict="wait", wait_seconds=30) as made:
+def saver(sqlite_url: str) -> Iterator[StepfastSaver]:
+    with StepfastSaver(sqlite_url, on_conflict="wait", wait_seconds=30) as made:
         yield made
 
 
-def nobody_is_on(saver: HoldfastSaver, thread: str) -> bool:
+def nobody_is_on(saver: StepfastSaver, thread: str) -> bool:
     """A run of another process could start at once."""
     opened = saver._inner.opened
     return opened.store.one(GetRecord(kind=_turns.KIND, record_id=thread), tenant=opened.tenant) is None
 
 
-def test_parallel_runs_in_threads_all_count(waiting: HoldfastSaver) -> None:
+def test_parallel_runs_in_threads_all_count(waiting: StepfastSaver) -> None:
     graph, config = adding_graph(waiting), on()
     graph.update_state(config, {"total": 10}, as_node="add")
     with ThreadPoolExecutor(RUNS) as pool:
@@ -49,7 +49,7 @@ def test_parallel_runs_in_threads_all_count(waiting: HoldfastSaver) -> None:
     assert graph.get_state(config).values["total"] == 50
 
 
-async def test_parallel_runs_on_a_loop_all_count(waiting: HoldfastSaver) -> None:
+async def test_parallel_runs_on_a_loop_all_count(waiting: StepfastSaver) -> None:
     graph, config = adding_graph(waiting), on()
     await graph.aupdate_state(config, {"total": 10}, as_node="add")
     await asyncio.gather(*(graph.ainvoke({"go": 1}, config) for _ in range(RUNS)))
@@ -57,7 +57,7 @@ async def test_parallel_runs_on_a_loop_all_count(waiting: HoldfastSaver) -> None
 
 
 def test_parallel_runs_in_processes_all_count(store_url: str) -> None:
-    with HoldfastSaver(store_url) as saver:
+    with StepfastSaver(store_url) as saver:
         graph, config = adding_graph(saver), on()
         graph.update_state(config, {"total": 10}, as_node="add")
         with racers(RUNS, store_url, config["configurable"]["thread_id"], "wait") as runs:
@@ -68,7 +68,7 @@ def test_parallel_runs_in_processes_all_count(store_url: str) -> None:
 
 
 def test_the_turn_of_a_killed_process_is_taken_over(sqlite_url: str) -> None:
-    with HoldfastSaver(sqlite_url, on_conflict="wait") as saver:
+    with StepfastSaver(sqlite_url, on_conflict="wait") as saver:
         graph, config = adding_graph(saver), on("t")
         graph.update_state(config, {"total": 10}, as_node="add")
         with racers(1, sqlite_url, "t", "wait", holds=True) as [holder]:
@@ -87,7 +87,7 @@ def test_the_turn_of_a_killed_process_is_taken_over(sqlite_url: str) -> None:
 
 def test_a_turn_that_is_not_renewed_runs_out(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_turns, "LEASE_SECONDS", 0.3)
-    with HoldfastSaver(sqlite_url, on_conflict="wait") as saver:
+    with StepfastSaver(sqlite_url, on_conflict="wait") as saver:
         opened = saver._inner.opened
         elsewhere = b'{"pid": 1, "where": "another machine"}'
         op = PutRecord(kind=_turns.KIND, record_id="t", body=elsewhere, write_id="w")
@@ -100,8 +100,8 @@ def test_a_turn_is_renewed_while_its_run_lasts(sqlite_url: str, monkeypatch: pyt
     monkeypatch.setattr(_turns, "_where", lambda: "")  # as on two machines: only time tells whether one is alive
     first_in, second_may = threading.Event(), threading.Event()
     with (
-        HoldfastSaver(sqlite_url, on_conflict="wait") as one,
-        HoldfastSaver(sqlite_url, on_conflict="wait", wait_seconds=1.0) as other,
+        StepfastSaver(sqlite_url, on_conflict="wait") as one,
+        StepfastSaver(sqlite_url, on_conflict="wait", wait_seconds=1.0) as other,
     ):
 
         def inside() -> None:
@@ -119,7 +119,7 @@ def test_a_turn_is_renewed_while_its_run_lasts(sqlite_url: str, monkeypatch: pyt
             assert run.result()["total"] == 20
 
 
-def test_a_turn_ends_with_an_error_an_interrupt_and_a_stream_that_is_left(saver: HoldfastSaver) -> None:
+def test_a_turn_ends_with_an_error_an_interrupt_and_a_stream_that_is_left(saver: StepfastSaver) -> None:
     def fails(state: Counted) -> dict[str, Any]:
         raise ValueError("no")
 
@@ -139,7 +139,7 @@ def test_a_turn_ends_with_an_error_an_interrupt_and_a_stream_that_is_left(saver:
     assert nobody_is_on(saver, "t")
 
 
-async def test_a_turn_ends_with_a_cancelled_run(saver: HoldfastSaver) -> None:
+async def test_a_turn_ends_with_a_cancelled_run(saver: StepfastSaver) -> None:
     inside = asyncio.Event()
 
     async def hang(state: Counted) -> dict[str, Any]:
@@ -159,7 +159,7 @@ async def test_a_turn_ends_with_a_cancelled_run(saver: HoldfastSaver) -> None:
     assert again["number"] == 3
 
 
-def test_a_run_does_not_wait_for_itself(saver: HoldfastSaver) -> None:
+def test_a_run_does_not_wait_for_itself(saver: StepfastSaver) -> None:
     below = counting_graph(None)
     graph: Any = StateGraph(Counted)
     graph.add_node("sub", below)
@@ -171,7 +171,7 @@ def test_a_run_does_not_wait_for_itself(saver: HoldfastSaver) -> None:
     assert nobody_is_on(saver, "t")
 
 
-def test_looking_at_a_state_waits_for_nobody(saver: HoldfastSaver) -> None:
+def test_looking_at_a_state_waits_for_nobody(saver: StepfastSaver) -> None:
     graph = counting_graph(saver, steps=3)
     stream = graph.stream({"number": 1, "log": []}, on("t"))
     next(stream)
@@ -181,7 +181,7 @@ def test_looking_at_a_state_waits_for_nobody(saver: HoldfastSaver) -> None:
     assert len(list(stream)) == 2
 
 
-def test_other_threads_of_the_store_do_not_wait(saver: HoldfastSaver) -> None:
+def test_other_threads_of_the_store_do_not_wait(saver: StepfastSaver) -> None:
     graph = counting_graph(saver, steps=2)
     stream = graph.stream({"number": 1, "log": []}, on("t"))
     next(stream)
@@ -190,7 +190,7 @@ def test_other_threads_of_the_store_do_not_wait(saver: HoldfastSaver) -> None:
     stream.close()
 
 
-def test_a_run_whose_end_cannot_be_seen_is_still_told_of_a_lost_update(saver: HoldfastSaver) -> None:
+def test_a_run_whose_end_cannot_be_seen_is_still_told_of_a_lost_update(saver: StepfastSaver) -> None:
     other = adding_graph(saver)
     other.update_state(on("t"), {"total": 10}, as_node="add")
     unseen: Any = {**on("t"), "callbacks": CallbackManager([])}
@@ -207,7 +207,7 @@ def test_a_run_whose_end_cannot_be_seen_is_still_told_of_a_lost_update(saver: Ho
 
 def test_a_turn_costs_two_commits(tmp_path: Path) -> None:
     store = CountingStore(open_store(tmp_path / "a.db"))
-    with store, HoldfastSaver(store, on_conflict="wait") as saver:
+    with store, StepfastSaver(store, on_conflict="wait") as saver:
         counting_graph(saver, steps=3).invoke({"number": 1, "log": []}, on("t"))
         assert (
             sum(any(type(op).__name__ in ("PutRecord", "DeleteRecord") for op in batch) for batch in store.batches) == 2

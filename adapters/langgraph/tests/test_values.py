@@ -10,10 +10,10 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from adapters.langgraph.tests.lanes_kit import Rows
-from holdfast import Damaged, KeyRing, Unencodable
-from holdfast_langgraph._heads import Place, decode_head, encode_head
-from holdfast_langgraph._types import make_codec
-from holdfast_langgraph._values import INLINE, Written, spans_of
+from stepfast import Damaged, KeyRing, Unencodable
+from stepfast_langgraph._heads import Place, decode_head, encode_head
+from stepfast_langgraph._types import make_codec
+from stepfast_langgraph._values import INLINE, Written, spans_of
 
 LONG = "x" * 500
 

@@ -8,8 +8,8 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 
-from holdfast import Damaged
-from holdfast_langgraph import HoldfastSaver
+from stepfast import Damaged
+from stepfast_langgraph import StepfastSaver
 
 from .lanes_kit import Rows
 
@@ -90,7 +90,7 @@ def test_only_what_another_process_added_is_missing() -> None:
         rows.process().read(second.refs, more)
 
 
-def _put(saver: HoldfastSaver, thread: str, parent: Any, messages: list[Any]) -> Any:
+def _put(saver: StepfastSaver, thread: str, parent: Any, messages: list[Any]) -> Any:
     checkpoint = empty_checkpoint()
     checkpoint["channel_values"] = {"messages": messages}
     checkpoint["channel_versions"] = {"messages": len(messages)}
@@ -99,7 +99,7 @@ def _put(saver: HoldfastSaver, thread: str, parent: Any, messages: list[Any]) ->
 
 
 def test_spoilt_tuples_and_listings_leave_later_ones_alone(store_url: str) -> None:
-    with HoldfastSaver(store_url) as saver, HoldfastSaver(store_url) as fresh:
+    with StepfastSaver(store_url) as saver, StepfastSaver(store_url) as fresh:
         first = _put(saver, "t", None, _messages(5))
         second = _put(saver, "t", first, _messages(8))
         wanted = _exactly(fresh.get_tuple(second).checkpoint["channel_values"]["messages"])
@@ -113,7 +113,7 @@ def test_spoilt_tuples_and_listings_leave_later_ones_alone(store_url: str) -> No
 
 
 def test_a_thread_that_was_deleted_elsewhere_and_begun_again_is_read_anew(store_url: str) -> None:
-    with HoldfastSaver(store_url) as saver, HoldfastSaver(store_url) as other:
+    with StepfastSaver(store_url) as saver, StepfastSaver(store_url) as other:
         at = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
         _put(saver, "t", None, _messages(5))
         assert len(saver.get_tuple(at).checkpoint["channel_values"]["messages"]) == 5

@@ -25,8 +25,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, Send
 
-from holdfast import Holdfast
-from holdfast_langgraph import HoldfastSaver, durable_tool, once, step
+from stepfast import Stepfast
+from stepfast_langgraph import StepfastSaver, durable_tool, once, step
 
 CALLS = [{"name": "act", "args": {"what": name}, "id": f"call-{name}"} for name in "abc"]
 
@@ -60,7 +60,7 @@ def effect(folder: Path, what: str) -> str:
 
 def others_are_recorded(url: str) -> None:
     """Wait until two calls are on record: those side by side with a deadly one have then come to their end."""
-    with Holdfast(url) as client:
+    with Stepfast(url) as client:
         while sum(s["status"] == "FINISHED" for i in client.list_intents() for s in client.steps(i["intent_id"])) < 2:
             time.sleep(0.01)
 
@@ -121,8 +121,8 @@ def graph_of(url: str, shape: str, folder: Path, saver: Any) -> tuple[Any, Any]:
 def main(url: str, folder: Path, shape: str, what: str, key: str | None) -> None:
     """``what``: *start*, *resume*, or the JSON of what to resume with."""
     if key is not None:
-        os.environ["HOLDFAST_API_KEY"] = key
-    with HoldfastSaver(url) as saver:
+        os.environ["STEPFAST_API_KEY"] = key
+    with StepfastSaver(url) as saver:
         graph, given = graph_of(url, shape, folder, saver)
         if what != "start":
             given = None if what == "resume" else Command(resume=json.loads(what))
@@ -147,7 +147,7 @@ def run(url: str, folder: Path, shape: str, what: str = "resume") -> Any:
     """What came of it in a process of its own; None if that was killed."""
     ended = folder / "ended"
     ended.unlink(missing_ok=True)
-    process = _processes.Process(target=main, args=(url, folder, shape, what, os.environ.get("HOLDFAST_API_KEY")))
+    process = _processes.Process(target=main, args=(url, folder, shape, what, os.environ.get("STEPFAST_API_KEY")))
     process.start()
     process.join(60)
     if process.exitcode == -signal.SIGKILL:

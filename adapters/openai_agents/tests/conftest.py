@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from adapters.openai_agents.tests.nursery import Nursery
-from holdfast_openai_agents._clients import close_clients
+from stepfast_openai_agents._clients import close_clients
 
 if find_spec("agents") is not None:  # Swarm's tests, in their own environment, have no SDK
     from adapters.openai_agents.tests.kit import disable_tracing
@@ -19,7 +19,7 @@ if find_spec("agents") is not None:  # Swarm's tests, in their own environment, 
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    yield f"sqlite:///{tmp_path}/holdfast.db"
+    yield f"sqlite:///{tmp_path}/stepfast.db"
     close_clients()
 
 

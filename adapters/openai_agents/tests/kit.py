@@ -24,7 +24,7 @@ from openai.types.responses import (
 )
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 
-from holdfast import AsyncHoldfast
+from stepfast import AsyncStepfast
 
 Script = Callable[[list[Any], str | None], list[Any]]
 
@@ -182,7 +182,7 @@ def disable_tracing() -> None:
 
 async def answer_when_asked(url: str, run_id: str, outcome: str, **answer: Any) -> None:
     """Be the person who answers as soon as a run asks something."""
-    async with AsyncHoldfast(url) as hf:
-        while not (await hf.list_intents() and await hf.decisions(run_id)):  # noqa: ASYNC110 - in another process, as it were
+    async with AsyncStepfast(url) as sf:
+        while not (await sf.list_intents() and await sf.decisions(run_id)):  # noqa: ASYNC110 - in another process, as it were
             await asyncio.sleep(0.02)
-        await hf.answer(run_id, outcome, **answer)
+        await sf.answer(run_id, outcome, **answer)

@@ -48,8 +48,8 @@ def main(story: str) -> None:
 
 def warm_up(play: Any) -> None:
     """What is built at first use is built once, here: a child would need most of a second for it."""
-    from holdfast import _failpoints
-    from holdfast_openai_agents._clients import close_clients
+    from stepfast import _failpoints
+    from stepfast_openai_agents._clients import close_clients
 
     for options in ({"guardrail": True}, {"streamed": True}):
         with tempfile.TemporaryDirectory() as folder:

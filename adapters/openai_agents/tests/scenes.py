@@ -20,8 +20,8 @@ from agents import (
 )
 
 from adapters.openai_agents.tests.kit import Log, Scripted, call, disable_tracing, outputs, text
-from holdfast import Suspended, _failpoints
-from holdfast_openai_agents import DurableRunner, idempotency_key, idempotent, once
+from stepfast import Suspended, _failpoints
+from stepfast_openai_agents import DurableRunner, idempotency_key, idempotent, once
 
 RUN = "order-4711"
 
@@ -143,10 +143,10 @@ def session_of(folder: Path, url: str, options: dict[str, Any]) -> Any:
         from agents import SQLiteSession
 
         return SQLiteSession("s", folder / "session.db")
-    if kind == "holdfast":
-        from holdfast_openai_agents import HoldfastSession
+    if kind == "stepfast":
+        from stepfast_openai_agents import StepfastSession
 
-        return HoldfastSession("s", store=url)
+        return StepfastSession("s", store=url)
     return None
 
 

@@ -9,8 +9,8 @@ import pytest
 from agents import Agent, RunState, function_tool
 
 from adapters.openai_agents.tests.kit import Scripted, answer_when_asked, call, in_turns, outputs, text
-from holdfast import AsyncHoldfast, Holdfast
-from holdfast_openai_agents import DurableRunner, Suspended
+from stepfast import AsyncStepfast, Stepfast
+from stepfast_openai_agents import DurableRunner, Suspended
 
 
 def summing(items: list[Any]) -> list[Any]:
@@ -36,9 +36,9 @@ async def test_a_run_stops_for_an_approval_with_the_sdks_own_result(url: str) ->
     (item,) = result.interruptions
     assert item.agent is desk.agent
     assert result.final_output is None
-    async with AsyncHoldfast(url) as hf:
-        assert (await hf.get_intent("r"))["status"] == "WAITING"
-        (asked,) = await hf.decisions("r")
+    async with AsyncStepfast(url) as sf:
+        assert (await sf.get_intent("r"))["status"] == "WAITING"
+        (asked,) = await sf.decisions("r")
         assert asked["question"] == "May agent desk call delete?"
         assert asked["evidence"]["arguments"] == {"path": "a"}
 
@@ -49,8 +49,8 @@ async def test_a_run_stops_for_an_approval_with_the_sdks_own_result(url: str) ->
 async def test_the_answer_comes_from_another_client(url: str, outcome: str, comment: str | None, said: str) -> None:
     desk = Desk()
     await DurableRunner.run(desk.agent, "go", run_id="r", store=url)
-    with Holdfast(url) as hf:
-        hf.answer("r", outcome, comment=comment, actor="maria")
+    with Stepfast(url) as sf:
+        sf.answer("r", outcome, comment=comment, actor="maria")
     result = await DurableRunner.run(desk.agent, "go", run_id="r", store=url)
     assert result.final_output == f"Sum: {said}"
     assert desk.done == (["a"] if outcome == "approved" else [])
@@ -60,13 +60,13 @@ async def test_the_answer_comes_from_another_client(url: str, outcome: str, comm
 async def test_a_pause_ends_when_all_its_calls_are_answered(url: str) -> None:
     desk = Desk(call("delete", path="a"), call("delete", path="b"))
     await DurableRunner.run(desk.agent, "go", run_id="r", store=url)
-    with Holdfast(url) as hf:
-        first, second = hf.decisions("r")
-        hf.answer("r", "approved", first["key"])
+    with Stepfast(url) as sf:
+        first, second = sf.decisions("r")
+        sf.answer("r", "approved", first["key"])
         result = await DurableRunner.run(desk.agent, "go", run_id="r", store=url)
         assert len(result.interruptions) == 2
         assert desk.done == []
-        hf.answer("r", "rejected", second["key"], comment="no")
+        sf.answer("r", "rejected", second["key"], comment="no")
     result = await DurableRunner.run(desk.agent, "go", run_id="r", store=url)
     assert len(desk.done) == 1
     assert "no" in result.final_output
@@ -104,8 +104,8 @@ async def test_approvals_inside_an_agent_as_a_tool(url: str) -> None:
     outer = Agent(name="outer", model=outer_model, tools=[desk.agent.as_tool("ask_desk", "Ask")])
     result = await DurableRunner.run(outer, "go", run_id="r", store=url)
     assert len(result.interruptions) == 1
-    with Holdfast(url) as hf:
-        hf.answer("r", "approved")
+    with Stepfast(url) as sf:
+        sf.answer("r", "approved")
     result = await DurableRunner.run(outer, "go", run_id="r", store=url)
     assert result.final_output == "Sum: Sum: deleted a"
     assert (outer_model.calls, desk.model.calls, desk.done) == (2, 2, ["a"])
@@ -130,7 +130,7 @@ async def test_an_approval_that_stands_for_later_calls_is_not_asked_again(url: s
     desk = Desk()
     desk.model.script = in_turns([call("delete", path="a")], [call("delete", path="b")], summing)
     await DurableRunner.run(desk.agent, "go", run_id="r", store=url)
-    with Holdfast(url) as hf:
-        hf.answer("r", "approved", value={"always": True})
+    with Stepfast(url) as sf:
+        sf.answer("r", "approved", value={"always": True})
     result = await DurableRunner.run(desk.agent, "go", run_id="r", store=url)
     assert result.final_output == "Sum: deleted a, deleted b"

@@ -16,8 +16,8 @@ from agents import (
 )
 
 from adapters.openai_agents.tests.kit import Scripted, call, in_turns, outputs, text
-from holdfast import AsyncHoldfast, Diverged, InvalidInput, RunFinished
-from holdfast_openai_agents import DurableRunner, HoldfastSession, once
+from stepfast import AsyncStepfast, Diverged, InvalidInput, RunFinished
+from stepfast_openai_agents import DurableRunner, StepfastSession, once
 
 
 class Boom(Exception):
@@ -90,7 +90,7 @@ async def test_a_changed_request_is_shown_and_refused(url: str, change: str) -> 
 async def test_a_changed_request_is_accepted_by_policy(url: str, caplog: pytest.LogCaptureFixture) -> None:
     story = Story()
     await story.first(url)
-    with caplog.at_level(logging.WARNING, "holdfast"):
+    with caplog.at_level(logging.WARNING, "stepfast"):
         result = await story.run(url, story.agent(instructions="Add well."), on_drift="warn")
     assert result.final_output == "Sum: 3"
     assert "Add well." in caplog.text
@@ -148,8 +148,8 @@ async def test_an_answer_that_breaks_the_run_can_be_rewound(url: str) -> None:
     assert await DurableRunner.rewind("r", "model:1", store=url) == 1
     assert (await DurableRunner.run(agent, "go", run_id="r", store=url)).final_output == "good"
     assert (model.calls, paid) == (3, ["x"])
-    async with AsyncHoldfast(url) as hf:
-        assert [s["key"] for s in await hf.steps("r") if s["voided"]] == ["model:1"]
+    async with AsyncStepfast(url) as sf:
+        assert [s["key"] for s in await sf.steps("r") if s["voided"]] == ["model:1"]
 
 
 async def test_a_rewound_first_step_takes_all_after_it_along_but_one_shots(url: str) -> None:
@@ -177,7 +177,7 @@ async def test_what_rewound_turns_had_added_to_the_session_is_taken_out(url: str
 
     model = Failing(model.script)
     agent = Agent(name="a", model=model, tools=[add, note])
-    session = HoldfastSession("s", store=url)
+    session = StepfastSession("s", store=url)
     with pytest.raises(Boom):
         await DurableRunner.run(agent, "go", run_id="r", store=url, session=session)
     assert len(await session.get_items()) == 5

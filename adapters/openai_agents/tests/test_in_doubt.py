@@ -9,8 +9,8 @@ import pytest
 from agents import Agent, function_tool
 
 from adapters.openai_agents.tests.kit import Scripted, answer_when_asked, call, in_turns, outputs, text
-from holdfast import AsyncHoldfast, Conflict, Holdfast, InvalidInput, RunFailed
-from holdfast_openai_agents import DID_NOT_HAPPEN, DurableRunner, Happened, Suspended, idempotency_key, idempotent, once
+from stepfast import AsyncStepfast, Conflict, InvalidInput, RunFailed, Stepfast
+from stepfast_openai_agents import DID_NOT_HAPPEN, DurableRunner, Happened, Suspended, idempotency_key, idempotent, once
 
 
 class Boom(Exception):
@@ -49,12 +49,12 @@ async def test_a_one_shot_tool_that_raised_leaves_the_run_waiting_and_the_model_
         with pytest.raises(Suspended):
             await DurableRunner.run(bank.agent, "pay", run_id="r", store=url)
     assert (len(bank.charges), bank.model.calls) == (1, 1)
-    async with AsyncHoldfast(url) as hf:
-        (asked,) = await hf.decisions("r")
+    async with AsyncStepfast(url) as sf:
+        (asked,) = await sf.decisions("r")
         assert asked["kind"] == "in_doubt"
         assert asked["evidence"]["name"] == "charge"
         assert asked["evidence"]["idempotency_key"] == bank.charges[0]
-        assert (await hf.get_intent("r"))["status"] == "WAITING"
+        assert (await sf.get_intent("r"))["status"] == "WAITING"
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ async def test_somebody_decides_from_elsewhere_and_the_run_goes_on(
     bank = Bank(Boom())
     with pytest.raises(Suspended):
         await DurableRunner.run(bank.agent, "pay", run_id="r", store=url)
-    with Holdfast(url) as hf:
-        hf.answer("r", outcome, value=value)
+    with Stepfast(url) as sf:
+        sf.answer("r", outcome, value=value)
     result = await DurableRunner.run(bank.agent, "pay", run_id="r", store=url)
     assert result.final_output == f"Sum: {said}"
     assert len(bank.charges) == times
@@ -79,8 +79,8 @@ async def test_the_decision_to_fail_ends_the_run(url: str) -> None:
     bank = Bank(Boom())
     with pytest.raises(Suspended):
         await DurableRunner.run(bank.agent, "pay", run_id="r", store=url)
-    with Holdfast(url) as hf:
-        hf.answer("r", "fail")
+    with Stepfast(url) as sf:
+        sf.answer("r", "fail")
     with pytest.raises(RunFailed):
         await DurableRunner.run(bank.agent, "pay", run_id="r", store=url)
 
@@ -110,8 +110,8 @@ async def test_tools_beside_one_in_doubt_are_not_cancelled(url: str) -> None:
     with pytest.raises(Suspended):
         await DurableRunner.run(bank.agent, "pay", run_id="r", store=url)
     assert finished == ["slow"]
-    with Holdfast(url) as hf:
-        hf.answer("r", "done", value="paid")
+    with Stepfast(url) as sf:
+        sf.answer("r", "done", value="paid")
     result = await DurableRunner.run(bank.agent, "pay", run_id="r", store=url)
     assert result.final_output == "Sum: paid, slow"
     assert finished == ["slow"]
@@ -124,8 +124,8 @@ async def test_one_in_doubt_inside_an_agent_as_a_tool_stops_the_whole_run(url: s
     with pytest.raises(Suspended):
         await DurableRunner.run(outer, "go", run_id="r", store=url)
     assert (outer_model.calls, bank.model.calls) == (1, 1)
-    with Holdfast(url) as hf:
-        hf.answer("r", "done", value="paid")
+    with Stepfast(url) as sf:
+        sf.answer("r", "done", value="paid")
     result = await DurableRunner.run(outer, "go", run_id="r", store=url)
     assert result.final_output == "Sum: Sum: paid"
     assert (outer_model.calls, bank.model.calls, len(bank.charges)) == (2, 2, 1)
@@ -171,8 +171,8 @@ async def test_a_probe_tells_whether_it_happened(url: str, asks_a_person: bool) 
     if asks_a_person:
         with pytest.raises(Suspended):
             await DurableRunner.run(bank.agent, "pay", run_id="r", store=url)
-        with Holdfast(url) as hf:
-            hf.answer("r", "done", value="found 5")
+        with Stepfast(url) as sf:
+            sf.answer("r", "done", value="found 5")
     result = await DurableRunner.run(bank.agent, "pay", run_id="r", store=url)
     assert result.final_output == "Sum: found 5"
     assert len(bank.charges) == 1
@@ -193,7 +193,7 @@ async def test_a_probe_that_never_finds_it_and_a_tool_that_always_fails_come_to_
     assert 1 < len(tries) < 10
 
 
-async def test_an_error_of_holdfasts_own_inside_a_one_shot_tool_is_in_doubt_too(url: str) -> None:
+async def test_an_error_of_stepfasts_own_inside_a_one_shot_tool_is_in_doubt_too(url: str) -> None:
     bank = Bank(Conflict("of another run"))
     with pytest.raises(Suspended):
         await DurableRunner.run(bank.agent, "pay", run_id="r", store=url)
@@ -275,5 +275,5 @@ def test_a_policy_is_of_a_copy_and_the_tool_stays_as_it_was() -> None:
 
     copied = once(charge)
     assert copied is not charge
-    assert not hasattr(charge, "_holdfast_policy")
+    assert not hasattr(charge, "_stepfast_policy")
     assert copied.name == "charge"

@@ -13,19 +13,19 @@ import pytest
 from adapters.openai_agents.tests.kit import Log
 from adapters.openai_agents.tests.nursery import Nursery
 from adapters.openai_agents.tests.scenes import RUN, session_of
-from holdfast import Holdfast
-from holdfast_openai_agents._clients import close_clients
+from stepfast import Stepfast
+from stepfast_openai_agents._clients import close_clients
 
 MODES: dict[str, dict[str, Any]] = {
     "run": {},
     "approval": {"hitl": True},
     "guardrail": {"guardrail": True},
-    "session": {"session": "holdfast"},
-    "session approval": {"session": "holdfast", "hitl": True},
+    "session": {"session": "stepfast"},
+    "session approval": {"session": "stepfast", "hitl": True},
     "sqlite session": {"session": "sqlite", "guardrail": True},
     "streamed": {"streamed": True},
     "streamed approval": {"streamed": True, "hitl": True},
-    "streamed session": {"streamed": True, "session": "holdfast", "guardrail": True, "hitl": True},
+    "streamed session": {"streamed": True, "session": "stepfast", "guardrail": True, "hitl": True},
 }
 EFFECTS = ["charge", "email", "handoff", "look_up", "reserve", "weigh"]
 ONE_SHOT = ("charge", "email")
@@ -61,7 +61,7 @@ class Theatre:
         return made
 
     def url(self, place: Path) -> str:
-        return f"sqlite:///{place}/holdfast.db"
+        return f"sqlite:///{place}/stepfast.db"
 
     def to_the_end(self, place: Path, kill: str | None = None) -> str:
         """Start it until it is done; whoever is asked answers by what the effects' file shows."""
@@ -76,18 +76,18 @@ class Theatre:
         raise AssertionError("it never ended")
 
     def answer(self, place: Path) -> None:
-        with Holdfast(self.url(place)) as hf:
-            for asked in hf.decisions(RUN):
+        with Stepfast(self.url(place)) as sf:
+            for asked in sf.decisions(RUN):
                 if asked["kind"] == "ask":
-                    hf.answer(RUN, "approved", asked["key"], actor="test")
+                    sf.answer(RUN, "approved", asked["key"], actor="test")
                     continue
                 name = asked["evidence"]["name"]
                 effect = EFFECT_OF[name]
                 happened = any(line.startswith(effect) for line in Log(place / "effects.log").lines)
                 if happened:
-                    hf.answer(RUN, "done", asked["key"], value=f"{effect} done", actor="test")
+                    sf.answer(RUN, "done", asked["key"], value=f"{effect} done", actor="test")
                 else:
-                    hf.answer(RUN, "retry", asked["key"], actor="test")
+                    sf.answer(RUN, "retry", asked["key"], actor="test")
 
     def killed_at(self, label: str) -> None:
         place = self.place(f"kill {label}")
@@ -123,8 +123,8 @@ class Theatre:
 
     def recorded(self, place: Path) -> list[dict[str, Any]]:
         """What was in the journal when it died."""
-        with Holdfast(self.url(place)) as hf:
-            return hf.steps(RUN) if hf.list_intents() else []
+        with Stepfast(self.url(place)) as sf:
+            return sf.steps(RUN) if sf.list_intents() else []
 
     def check_effects(self, place: Path, finished: set[str], label: str) -> None:
         lines = Log(place / "effects.log").lines

@@ -9,8 +9,8 @@ import pytest
 from agents import Agent, MaxTurnsExceeded, Runner, function_tool
 
 from adapters.openai_agents.tests.kit import Scripted, call, in_turns, outputs, text
-from holdfast import AsyncHoldfast, RunBusy
-from holdfast_openai_agents import DurableRunner, composite
+from stepfast import AsyncStepfast, RunBusy
+from stepfast_openai_agents import DurableRunner, composite
 
 
 class Boom(Exception):
@@ -178,16 +178,16 @@ async def test_a_run_of_many_turns_is_read_at_once_and_makes_no_call(url: str) -
     model = Scripted(in_turns(*[[call("add", a=n, b=0)] for n in range(turns)], summing))
     agent = inner_agent(model)
     await DurableRunner.run(agent, "go", run_id="r", store=url, max_turns=turns + 5)
-    async with AsyncHoldfast(url) as hf:
+    async with AsyncStepfast(url) as sf:
         batches: list[int] = []
-        submit = hf.store.submit
+        submit = sf.store.submit
 
         def counted(ops: Any, *args: Any, **kwargs: Any) -> Any:
             batches.append(len(ops))
             return submit(ops, *args, **kwargs)
 
-        hf.store.submit = counted  # type: ignore[method-assign]
-        result = await DurableRunner.run(agent, "go", run_id="r", store=hf, max_turns=turns + 5)
+        sf.store.submit = counted  # type: ignore[method-assign]
+        result = await DurableRunner.run(agent, "go", run_id="r", store=sf, max_turns=turns + 5)
     assert len(result.raw_responses) == turns + 1
     assert model.calls == turns + 1
     assert len(batches) <= 3

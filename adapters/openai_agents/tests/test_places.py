@@ -13,9 +13,9 @@ import pytest
 from agents import Agent, function_tool
 
 from adapters.openai_agents.tests.kit import Scripted, call, in_turns, outputs, text
-from holdfast import Holdfast, open_store
-from holdfast_openai_agents import DurableRunner, HoldfastSession, Suspended, once
-from holdfast_openai_agents._clients import close_clients
+from stepfast import Stepfast, open_store
+from stepfast_openai_agents import DurableRunner, StepfastSession, Suspended, once
+from stepfast_openai_agents._clients import close_clients
 from tests import postgres_server
 from tests.contract.http_places import Served
 
@@ -31,7 +31,7 @@ def summing(items: list[Any]) -> list[Any]:
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[postgres_server.Server]:
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid4().hex)
-    server = postgres_server.start(Path(tempfile.gettempdir()) / f"holdfast-agents-{run}")
+    server = postgres_server.start(Path(tempfile.gettempdir()) / f"stepfast-agents-{run}")
     yield server
     server.stop()
 
@@ -43,7 +43,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         yield server.database(f"agents_{uuid4().hex[:12]}")
         close_clients()
         return
-    monkeypatch.setenv("HOLDFAST_API_KEY", uuid4().hex.encode().hex())
+    monkeypatch.setenv("STEPFAST_API_KEY", uuid4().hex.encode().hex())
     with open_store(f"sqlite:///{tmp_path}/served.db") as store:
         served = Served(store)
         yield served.url
@@ -66,7 +66,7 @@ async def test_a_run_with_a_session_goes_on_where_it_stopped(place: str) -> None
 
     model = Scripted(in_turns([call("look")], [call("pay")], summing))
     agent = Agent(name="a", model=model, tools=[look, pay])
-    session = HoldfastSession("s", store=place)
+    session = StepfastSession("s", store=place)
     with pytest.raises(Exception, match=r"Boom|running tool"):
         await DurableRunner.run(agent, "go", run_id="r", store=place, session=session)
     broken = False
@@ -92,12 +92,12 @@ async def test_a_one_shot_and_an_approval_are_answered_from_another_client(place
     agent = Agent(name="a", model=Scripted(in_turns([call("charge")], summing)), tools=[charge])
     result = await DurableRunner.run(agent, "go", run_id="r", store=place)
     assert len(result.interruptions) == 1
-    with Holdfast(place) as hf:
-        hf.answer("r", "approved", actor="maria")
+    with Stepfast(place) as sf:
+        sf.answer("r", "approved", actor="maria")
         with pytest.raises(Suspended):
             await DurableRunner.run(agent, "go", run_id="r", store=place)
-        (asked,) = hf.decisions("r")
-        hf.answer("r", "done", asked["key"], value="charged")
+        (asked,) = sf.decisions("r")
+        sf.answer("r", "done", asked["key"], value="charged")
     result = await DurableRunner.run(agent, "go", run_id="r", store=place)
     assert result.final_output == "Sum: charged"
     assert charges == ["x"]

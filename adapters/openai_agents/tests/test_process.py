@@ -10,8 +10,8 @@ from agents.run import get_default_agent_runner
 from agents.tracing import TracingProcessor, set_trace_processors, set_tracing_disabled
 
 from adapters.openai_agents.tests.kit import Scripted, call, in_turns, outputs, text
-from holdfast import AsyncHoldfast, Holdfast, HoldfastError, InvalidInput
-from holdfast_openai_agents import DurableRunner, agent_worker, durable_agents
+from stepfast import AsyncStepfast, InvalidInput, Stepfast, StepfastError
+from stepfast_openai_agents import DurableRunner, agent_worker, durable_agents
 
 
 def summing(items: list[Any]) -> list[Any]:
@@ -40,9 +40,9 @@ async def test_unmodified_calls_of_the_runner_become_durable(url: str) -> None:
             assert [e async for e in streamed.stream_events()]
             assert streamed.final_output == "Sum: 3"
     assert model.calls == 4
-    with Holdfast(url) as hf:
-        assert all(seen["run_id"].startswith("nightly/calculator.") for seen in hf.list_intents())
-        assert len(hf.list_intents()) == 2
+    with Stepfast(url) as sf:
+        assert all(seen["run_id"].startswith("nightly/calculator.") for seen in sf.list_intents())
+        assert len(sf.list_intents()) == 2
 
 
 async def test_the_same_call_twice_in_a_process_is_two_runs(url: str) -> None:
@@ -66,14 +66,14 @@ async def test_after_disarming_runs_are_the_sdks_again(url: str) -> None:
 
 
 async def test_runs_need_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOLDFAST_RUN_ID", raising=False)
-    with pytest.raises(InvalidInput, match="HOLDFAST_RUN_ID"):
+    monkeypatch.delenv("STEPFAST_RUN_ID", raising=False)
+    with pytest.raises(InvalidInput, match="STEPFAST_RUN_ID"):
         durable_agents()
 
 
 async def test_a_bare_run_is_not_changed_by_the_runner_in_place(url: str) -> None:
     await DurableRunner.run(calculator(), "add", run_id="r", store=url)
-    assert type(get_default_agent_runner()).__name__ == "HoldfastAgentRunner"
+    assert type(get_default_agent_runner()).__name__ == "StepfastAgentRunner"
     model = Scripted(in_turns([call("add", a=1, b=2)], summing))
     assert (await Runner.run(calculator(model), "add")).final_output == "Sum: 3"
     assert model.calls == 2
@@ -84,12 +84,12 @@ async def test_a_bare_run_is_not_changed_by_the_runner_in_place(url: str) -> Non
 
 async def test_a_run_is_seen_with_its_agent_its_turn_and_its_tool(url: str) -> None:
     await DurableRunner.run(calculator(), "add", run_id="r", store=url, labels={"team": "ops"})
-    async with AsyncHoldfast(url) as hf:
-        seen = await hf.get_intent("r")
+    async with AsyncStepfast(url) as sf:
+        seen = await sf.get_intent("r")
         assert seen["labels"] == {"framework": "openai-agents", "agent": "calculator", "team": "ops"}
         assert seen["result"]["final_output"] == "Sum: 3"
         assert (seen["result"]["last_agent"], seen["result"]["turns"]) == ("calculator", 2)
-        steps = [(s["name"], s["key"].partition(":")[0]) for s in await hf.steps("r")]
+        steps = [(s["name"], s["key"].partition(":")[0]) for s in await sf.steps("r")]
         assert steps == [("calculator", "model"), ("add", "tool"), ("calculator", "model")]
 
 
@@ -98,8 +98,8 @@ async def test_while_it_runs_it_shows_the_turn_the_agent_and_what_it_is_at(url: 
 
     @function_tool
     async def peek() -> str:
-        async with AsyncHoldfast(url) as hf:
-            shown = await hf.describe("r")
+        async with AsyncStepfast(url) as sf:
+            shown = await sf.describe("r")
             seen.append((shown["step"], shown["last_step"]))
         return "ok"
 
@@ -112,8 +112,8 @@ async def test_while_it_runs_it_shows_the_turn_the_agent_and_what_it_is_at(url: 
 async def test_a_run_that_was_ended_from_outside_makes_no_further_call(url: str, streamed: bool) -> None:
     @function_tool
     async def end() -> str:
-        async with AsyncHoldfast(url) as hf:
-            await hf.cancel("r", reason="enough")
+        async with AsyncStepfast(url) as sf:
+            await sf.cancel("r", reason="enough")
         return "ok"
 
     model = Scripted(in_turns([call("end")], summing))
@@ -123,20 +123,20 @@ async def test_a_run_that_was_ended_from_outside_makes_no_further_call(url: str,
         events = DurableRunner.run_streamed(agent, "go", run_id="r", store=url).stream_events()
         assert [e async for e in events]
 
-    with pytest.raises(HoldfastError):
+    with pytest.raises(StepfastError):
         await (stream() if streamed else DurableRunner.run(agent, "go", run_id="r", store=url))
     assert model.calls == 1
 
 
 async def test_an_intent_is_carried_out_by_an_agent(url: str) -> None:
     model = Scripted(in_turns([call("add", a=1, b=2)], summing))
-    async with AsyncHoldfast(url) as hf:
-        worker = agent_worker(hf, "agent://calculator", calculator(model))
+    async with AsyncStepfast(url) as sf:
+        worker = agent_worker(sf, "agent://calculator", calculator(model))
         worker.start()
-        intent_id = await hf.send_intent(
+        intent_id = await sf.send_intent(
             {"intent_type": "sum.v1", "to_agent": "agent://calculator", "payload": {"input": "add"}}
         )
-        ended = await hf.wait_for(intent_id, timeout=30)
+        ended = await sf.wait_for(intent_id, timeout=30)
         assert ended["status"] == "COMPLETED"
         assert ended["result"]["final_output"] == "Sum: 3"
         await worker.stop()
@@ -152,27 +152,27 @@ async def test_a_workers_run_waits_for_an_approval_and_any_worker_goes_on(url: s
 
     model = Scripted(in_turns([call("delete")], summing))
     agent = Agent(name="desk", model=model, tools=[delete])
-    async with AsyncHoldfast(url) as hf:
-        worker = agent_worker(hf, "agent://desk", agent)
+    async with AsyncStepfast(url) as sf:
+        worker = agent_worker(sf, "agent://desk", agent)
         worker.start()
-        intent_id = await hf.send_intent({"intent_type": "x.v1", "to_agent": "agent://desk", "payload": "go"})
-        async for event in hf.observe(intent_id):
+        intent_id = await sf.send_intent({"intent_type": "x.v1", "to_agent": "agent://desk", "payload": "go"})
+        async for event in sf.observe(intent_id):
             if event["status"] == "WAITING":
                 break
-        (asked,) = await hf.decisions(intent_id)
-        await hf.answer(intent_id, "approved", asked["key"])
-        ended = await hf.wait_for(intent_id, timeout=30)
+        (asked,) = await sf.decisions(intent_id)
+        await sf.answer(intent_id, "approved", asked["key"])
+        ended = await sf.wait_for(intent_id, timeout=30)
         assert ended["result"]["final_output"] == "Sum: deleted"
         await worker.stop()
     assert (done, model.calls) == (["x"], 2)
 
 
 async def test_a_payload_that_no_agent_can_take_fails_at_once(url: str) -> None:
-    async with AsyncHoldfast(url) as hf:
-        worker = agent_worker(hf, "agent://calculator", calculator())
+    async with AsyncStepfast(url) as sf:
+        worker = agent_worker(sf, "agent://calculator", calculator())
         worker.start()
-        intent_id = await hf.send_intent({"intent_type": "x.v1", "to_agent": "agent://calculator", "payload": 17})
-        ended = await hf.wait_for(intent_id, timeout=30)
+        intent_id = await sf.send_intent({"intent_type": "x.v1", "to_agent": "agent://calculator", "payload": 17})
+        ended = await sf.wait_for(intent_id, timeout=30)
         assert ended["status"] == "FAILED"
         assert "payload" in ended["reason"]
         await worker.stop()
@@ -181,7 +181,7 @@ async def test_a_payload_that_no_agent_can_take_fails_at_once(url: str) -> None:
 async def test_several_runs_of_agents_in_one_run_of_ones_own(url: str) -> None:
     model = Scripted(in_turns([call("add", a=1, b=2)], summing))
     for _ in range(2):
-        async with AsyncHoldfast(url) as hf, hf.run("mine") as run:
+        async with AsyncStepfast(url) as sf, sf.run("mine") as run:
             first = await DurableRunner.run(calculator(model), "add", run=run)
             second = await DurableRunner.run(calculator(model), first.final_output, run=run)
             if not run.replaying:
@@ -219,7 +219,7 @@ async def test_replayed_steps_are_marked_in_the_traces(url: str) -> None:
         set_tracing_disabled(True)
         set_trace_processors([])
     again = collected.spans[len(live) :]
-    marks = [span["data"]["step"].partition(":")[0] for span in again if span.get("name") == "holdfast.replayed"]
-    assert not any(span.get("name") == "holdfast.replayed" for span in live)
+    marks = [span["data"]["step"].partition(":")[0] for span in again if span.get("name") == "stepfast.replayed"]
+    assert not any(span.get("name") == "stepfast.replayed" for span in live)
     assert sorted(marks) == ["model", "model", "tool"]
-    assert sorted(s["type"] for s in again if s.get("name") != "holdfast.replayed") == sorted(s["type"] for s in live)
+    assert sorted(s["type"] for s in again if s.get("name") != "stepfast.replayed") == sorted(s["type"] for s in live)

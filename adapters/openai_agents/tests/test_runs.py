@@ -28,8 +28,8 @@ from agents.models.interface import ModelProvider
 from pydantic import BaseModel
 
 from adapters.openai_agents.tests.kit import Scripted, call, in_turns, outputs, text
-from holdfast import AsyncHoldfast, Conflict, Holdfast, InvalidInput
-from holdfast_openai_agents import DurableRunner, composite, idempotency_key
+from stepfast import AsyncStepfast, Conflict, InvalidInput, Stepfast
+from stepfast_openai_agents import DurableRunner, composite, idempotency_key
 
 
 class Boom(Exception):
@@ -158,8 +158,8 @@ async def test_a_failed_model_call_records_nothing(url: str) -> None:
 
     with pytest.raises(Boom):
         await DurableRunner.run(calculator(Failing(in_turns())), "add", run_id="r", store=url)
-    async with AsyncHoldfast(url) as hf:
-        assert await hf.steps("r") == []
+    async with AsyncStepfast(url) as sf:
+        assert await sf.steps("r") == []
 
 
 async def test_models_by_name_come_from_the_users_provider(url: str) -> None:
@@ -241,8 +241,8 @@ async def test_structured_outputs_come_back_as_their_type(url: str) -> None:
     for _ in range(2):
         result = await DurableRunner.run(agent, "weather", run_id="r", store=url)
         assert result.final_output == Weather(city="Oslo", degrees=3)
-    with Holdfast(url) as hf:
-        assert hf.get_intent("r")["result"]["final_output"] == {"city": "Oslo", "degrees": 3}
+    with Stepfast(url) as sf:
+        assert sf.get_intent("r")["result"]["final_output"] == {"city": "Oslo", "degrees": 3}
 
 
 async def test_a_tools_output_keeps_its_type(url: str) -> None:

@@ -1,4 +1,4 @@
-"""HoldfastSession: the SDK's Session in any store, alone and together with a durable run."""
+"""StepfastSession: the SDK's Session in any store, alone and together with a durable run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from agents import Agent, Runner, SessionSettings, SQLiteSession, function_tool
 from agents.memory import Session
 
 from adapters.openai_agents.tests.kit import Scripted, call, in_turns, outputs, text
-from holdfast import AsyncHoldfast, Holdfast, InvalidInput
-from holdfast.threads import ListRecords
-from holdfast_openai_agents import DurableRunner, HoldfastSession
+from stepfast import AsyncStepfast, InvalidInput, Stepfast
+from stepfast.threads import ListRecords
+from stepfast_openai_agents import DurableRunner, StepfastSession
 
 
 class Boom(Exception):
@@ -30,11 +30,11 @@ def said(items: list[Any]) -> list[Any]:
 # --- alone: as SQLiteSession -------------------------------------------------------------------
 
 
-@pytest.fixture(params=["holdfast", "sqlite"])
+@pytest.fixture(params=["stepfast", "sqlite"])
 def session(request: Any, url: str) -> Any:
     """Each statement here is true of SQLiteSession too."""
-    if request.param == "holdfast":
-        yield HoldfastSession("s", store=url)
+    if request.param == "stepfast":
+        yield StepfastSession("s", store=url)
         return
     theirs = SQLiteSession("s")
     yield theirs
@@ -98,13 +98,13 @@ async def test_it_works_with_the_bare_runner(session: Any) -> None:
 async def test_sessions_in_one_store_do_not_meet(url: str) -> None:
     names = ["a", "a/b", "a%2Fb", "ab", "ä/"]
     for name in names:
-        await HoldfastSession(name, store=url).add_items([message(name)])
+        await StepfastSession(name, store=url).add_items([message(name)])
     for name in names:
-        assert said(await HoldfastSession(name, store=url).get_items()) == [name]
+        assert said(await StepfastSession(name, store=url).get_items()) == [name]
 
 
 async def test_an_item_costs_one_row_however_long_the_history(url: str) -> None:
-    session = HoldfastSession("s", store=url)
+    session = StepfastSession("s", store=url)
     await session.add_items([message(str(n)) for n in range(2500)])
     await session.add_items([message("last")])
     assert len(await session.get_items()) == 2501
@@ -112,23 +112,23 @@ async def test_an_item_costs_one_row_however_long_the_history(url: str) -> None:
 
 
 async def test_two_that_write_at_once_lose_nothing(url: str) -> None:
-    sessions = [HoldfastSession("s", store=url) for _ in range(4)]
+    sessions = [StepfastSession("s", store=url) for _ in range(4)]
     await asyncio.gather(*(s.add_items([message(f"{n}")]) for n, s in enumerate(sessions * 5)))
     assert sorted(said(await sessions[0].get_items())) == sorted(str(n) for n in range(20))
 
 
 async def test_cleared_items_leave_the_store(url: str) -> None:
-    session = HoldfastSession("s", store=url)
+    session = StepfastSession("s", store=url)
     await session.add_items([message("secret")])
     await session.clear_session()
-    async with AsyncHoldfast(url) as hf:
-        rows = hf.store.execute([ListRecords(kind="openai_agents.session_item")], tenant=hf.store.tenant)
+    async with AsyncStepfast(url) as sf:
+        rows = sf.store.execute([ListRecords(kind="openai_agents.session_item")], tenant=sf.store.tenant)
     assert rows == [[]]
 
 
 async def test_a_name_must_be_a_text(url: str) -> None:
     with pytest.raises(InvalidInput, match="session_id"):
-        HoldfastSession("", store=url)
+        StepfastSession("", store=url)
 
 
 # --- with a durable run --------------------------------------------------------------------------
@@ -154,12 +154,12 @@ class Chat:
         self.agent = Agent(name="a", model=self.model, tools=[pay])
 
 
-@pytest.mark.parametrize("kind", ["holdfast", "elsewhere", "sqlite"])
+@pytest.mark.parametrize("kind", ["stepfast", "elsewhere", "sqlite"])
 async def test_a_chat_of_durable_runs_has_its_history_once(url: str, tmp_path: Any, kind: str) -> None:
     chat = Chat()
     kinds_of: dict[str, Any] = {
-        "holdfast": lambda: HoldfastSession("s", store=url),
-        "elsewhere": lambda: HoldfastSession("s", store=f"sqlite:///{tmp_path}/other.db"),
+        "stepfast": lambda: StepfastSession("s", store=url),
+        "elsewhere": lambda: StepfastSession("s", store=f"sqlite:///{tmp_path}/other.db"),
         "sqlite": lambda: SQLiteSession("s"),
     }
     session = kinds_of[kind]()
@@ -182,7 +182,7 @@ async def test_a_chat_of_durable_runs_has_its_history_once(url: str, tmp_path: A
 
 async def test_a_replayed_run_sees_the_history_it_saw_first(url: str) -> None:
     chat = Chat()
-    session = HoldfastSession("s", store=url)
+    session = StepfastSession("s", store=url)
     await DurableRunner.run(chat.agent, "one", run_id="r1", store=url, session=session)
     await DurableRunner.run(chat.agent, "two", run_id="r2", store=url, session=session)
     again = await DurableRunner.run(chat.agent, "one", run_id="r1", store=url, session=session)
@@ -191,12 +191,12 @@ async def test_a_replayed_run_sees_the_history_it_saw_first(url: str) -> None:
 
 
 async def test_the_journal_holds_numbers_of_items_and_not_the_history(url: str) -> None:
-    session = HoldfastSession("s", store=url)
+    session = StepfastSession("s", store=url)
     await session.add_items([message("x" * 100_000)])
     agent = Agent(name="a", model=Scripted(lambda items, _: [text("ok")]))
     await DurableRunner.run(agent, "one", run_id="r1", store=url, session=session)
-    with Holdfast(url) as hf:
-        (get,) = [s for s in hf.steps("r1") if s["name"] == "get_items"]
+    with Stepfast(url) as sf:
+        (get,) = [s for s in sf.steps("r1") if s["name"] == "get_items"]
     assert len(str(get)) < 5000
 
 
@@ -229,7 +229,7 @@ class Compacting:
 
 async def test_compaction_happens_once_and_does_not_disturb_a_replay(url: str) -> None:
     chat = Chat()
-    session = Compacting(HoldfastSession("s", store=url))
+    session = Compacting(StepfastSession("s", store=url))
     for _ in range(2):
         result = await DurableRunner.run(chat.agent, "one", run_id="r1", store=url, session=session)
         assert result.final_output == "answer 1"

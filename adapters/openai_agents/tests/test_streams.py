@@ -8,8 +8,8 @@ import pytest
 from agents import Agent, MaxTurnsExceeded, Runner, RunResultStreaming, function_tool
 
 from adapters.openai_agents.tests.kit import Scripted, call, in_turns, outputs, text
-from holdfast import AsyncHoldfast, Holdfast, Suspended
-from holdfast_openai_agents import DurableRunner, once, replayed
+from stepfast import AsyncStepfast, Stepfast, Suspended
+from stepfast_openai_agents import DurableRunner, once, replayed
 
 
 class Boom(Exception):
@@ -129,11 +129,11 @@ async def test_a_resumed_stream_tells_finished_turns_or_leaves_them_out(url: str
 async def test_an_answer_is_recorded_before_its_last_event_is_handed_out(url: str) -> None:
     streamed = DurableRunner.run_streamed(calculator(), "add", run_id="r", store=url)
     seen = 0
-    async with AsyncHoldfast(url) as hf:
+    async with AsyncStepfast(url) as sf:
         async for event in streamed.stream_events():
             if event.type == "raw_response_event" and event.data.type == "response.completed":
                 seen += 1
-                models = [s for s in await hf.steps("r") if s["kind"] == "model"]
+                models = [s for s in await sf.steps("r") if s["kind"] == "model"]
                 assert len(models) >= seen
     assert seen == 2
 
@@ -160,8 +160,8 @@ async def test_a_stream_stops_for_an_approval_and_goes_on_after_it(url: str) -> 
     streamed = DurableRunner.run_streamed(agent, "go", run_id="r", store=url)
     await events_of(streamed)
     assert len(streamed.interruptions) == 1
-    with Holdfast(url) as hf:
-        hf.answer("r", "approved")
+    with Stepfast(url) as sf:
+        sf.answer("r", "approved")
     streamed = DurableRunner.run_streamed(agent, "go", run_id="r", store=url)
     events = await events_of(streamed)
     assert streamed.final_output == "The sum is deleted"
@@ -178,8 +178,8 @@ async def test_a_stream_with_a_one_shot_in_doubt_suspends(url: str) -> None:
     agent = Agent(name="a", model=Scripted(in_turns([call("charge")], summing)), tools=[charge])
     with pytest.raises(Suspended):
         await events_of(DurableRunner.run_streamed(agent, "go", run_id="r", store=url))
-    with Holdfast(url) as hf:
-        hf.answer("r", "done", value="charged")
+    with Stepfast(url) as sf:
+        sf.answer("r", "done", value="charged")
     streamed = DurableRunner.run_streamed(agent, "go", run_id="r", store=url)
     await events_of(streamed)
     assert streamed.final_output == "The sum is charged"
@@ -191,8 +191,8 @@ async def test_a_cancelled_stream_leaves_the_run_to_go_on_later(url: str) -> Non
     async for event in streamed.stream_events():
         if event.type == "run_item_stream_event":
             streamed.cancel()
-    with Holdfast(url) as hf:
-        assert hf.get_intent("r")["status"] == "IN_PROGRESS"
+    with Stepfast(url) as sf:
+        assert sf.get_intent("r")["status"] == "IN_PROGRESS"
     again = DurableRunner.run_streamed(calculator(model), "add", run_id="r", store=url)
     await events_of(again)
     assert again.final_output == "The sum is 3"

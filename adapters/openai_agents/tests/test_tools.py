@@ -26,8 +26,8 @@ from openai.types.responses.response_computer_tool_call import ActionClick
 from openai.types.responses.response_output_item import LocalShellCall, LocalShellCallAction
 
 from adapters.openai_agents.tests.kit import Scripted, call, in_turns, outputs, text
-from holdfast import AsyncHoldfast, Holdfast
-from holdfast_openai_agents import DurableRunner, Suspended, once
+from stepfast import AsyncStepfast, Stepfast
+from stepfast_openai_agents import DurableRunner, Suspended, once
 
 
 class Boom(Exception):
@@ -191,8 +191,8 @@ async def test_a_click_happens_once(url: str) -> None:
     agent = Agent(name="a", model=Failing(then_text(click)), tools=[ComputerTool(computer=screen)])
     assert (await twice(agent, url)).final_output == "done"
     assert screen.clicks == [(3, 4)]
-    async with AsyncHoldfast(url) as hf:
-        names = [s["name"] for s in await hf.steps("r") if s["kind"] != "model"]
+    async with AsyncStepfast(url) as sf:
+        names = [s["name"] for s in await sf.steps("r") if s["kind"] != "model"]
     assert names[0].endswith(".click")
 
 
@@ -241,8 +241,8 @@ async def test_a_tool_of_an_mcp_server_is_made_one_shot_by_its_name(url: str) ->
     agent = Agent(name="a", model=model, mcp_servers=[server])
     with pytest.raises(Suspended):
         await DurableRunner.run(agent, "go", run_id="r", store=url, policies={"delete_file": "once"})
-    with Holdfast(url) as hf:
-        hf.answer("r", "done", value="gone")
+    with Stepfast(url) as sf:
+        sf.answer("r", "done", value="gone")
     result = await DurableRunner.run(agent, "go", run_id="r", store=url, policies={"delete_file": "once"})
     assert result.final_output == "Sum: gone"
     assert server.deleted == ["broken"]
@@ -290,7 +290,7 @@ async def test_an_approval_policy_of_a_function_is_asked_as_in_the_bare_sdk(url:
     result = await DurableRunner.run(agent, "go", run_id="r", store=url)
     assert len(result.interruptions) == 1
     assert {"amount": 5} in asked
-    with Holdfast(url) as hf:
-        hf.answer("r", "approved")
+    with Stepfast(url) as sf:
+        sf.answer("r", "approved")
     result = await DurableRunner.run(agent, "go", run_id="r", store=url)
     assert result.final_output == "Sum: paid 5, paid 500"

@@ -6,8 +6,8 @@ from typing import Any
 
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage
 
-from holdfast_openai_agents._stream import events_of
-from holdfast_openai_agents._values import pack_response, unpack_response
+from stepfast_openai_agents._stream import events_of
+from stepfast_openai_agents._values import pack_response, unpack_response
 
 # As version 0.13 with openai 2.44 wrote it.
 OLD: dict[str, Any] = {

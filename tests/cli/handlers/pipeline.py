@@ -1,4 +1,4 @@
-"""Handlers that ``holdfast worker`` runs in the tests."""
+"""Handlers that ``stepfast worker`` runs in the tests."""
 
 from __future__ import annotations
 

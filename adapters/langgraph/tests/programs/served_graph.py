@@ -1,4 +1,4 @@
-"""A graph for workers in processes of their own: ``holdfast worker served_graph:agent``. The folder is in EFFECTS."""
+"""A graph for workers in processes of their own: ``stepfast worker served_graph:agent``. The folder is in EFFECTS."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[4]))
 
 from adapters.langgraph.tests.durable_kit import World, chain
-from holdfast_langgraph import durable
+from stepfast_langgraph import durable
 
 world = World(Path(os.environ["EFFECTS"]), "unused")
 agent = durable(chain(world, None, "one", "two", "three", dies="two"))

@@ -15,8 +15,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from swarm import Agent
 from swarm.types import Result
 
-from holdfast import Suspended, _failpoints, idempotency_key
-from holdfast_openai_agents.swarm import DurableSwarm, composite, idempotent, once
+from stepfast import Suspended, _failpoints, idempotency_key
+from stepfast_openai_agents.swarm import DurableSwarm, composite, idempotent, once
 
 RUN = "order-4711"
 Script = Callable[[list[dict[str, Any]]], dict[str, Any]]

@@ -11,7 +11,7 @@ import pytest
 
 from adapters.openai_agents.tests.nursery import Nursery
 from adapters.openai_agents.tests.swarm.swarm_kit import RUN, Log
-from holdfast import Holdfast, NotFound
+from stepfast import NotFound, Stepfast
 
 EFFECTS = ["charge", "email", "look_up", "reserve", "weigh"]
 ONE_SHOT = {"charge_card": "charge", "send_email": "email"}
@@ -34,7 +34,7 @@ class Theatre:
         return made
 
     def url(self, place: Path) -> str:
-        return f"sqlite:///{place}/holdfast.db"
+        return f"sqlite:///{place}/stepfast.db"
 
     def to_the_end(self, place: Path) -> str:
         """Start it until it is done; whoever is asked answers by what the effects' file shows."""
@@ -48,16 +48,16 @@ class Theatre:
         raise AssertionError("it never ended")
 
     def answer(self, place: Path) -> None:
-        with Holdfast(self.url(place)) as hf:
-            for asked in hf.decisions(RUN):
+        with Stepfast(self.url(place)) as sf:
+            for asked in sf.decisions(RUN):
                 effect = ONE_SHOT[asked["evidence"]["name"]]
                 happened = any(line.startswith(effect) for line in Log(place / "effects.log").lines)
                 if not happened:
-                    hf.answer(RUN, "retry", asked["key"], actor="test")
+                    sf.answer(RUN, "retry", asked["key"], actor="test")
                     continue
                 variables = {"paid": 42} if effect == "charge" else {}
                 told = {"value": f"{effect} done", "context_variables": variables}
-                hf.answer(RUN, "done", asked["key"], value=told, actor="test")
+                sf.answer(RUN, "done", asked["key"], value=told, actor="test")
 
     def killed_at(self, label: str) -> None:
         place = self.place(f"kill {label}")
@@ -76,9 +76,9 @@ class Theatre:
         assert len(set(lines)) == len(EFFECTS), (label, "a repeat has the same idempotency key")
 
     def recorded(self, place: Path) -> int:
-        with Holdfast(self.url(place)) as hf:
+        with Stepfast(self.url(place)) as sf:
             try:
-                return sum(step["kind"] == "model" for step in hf.steps(RUN))
+                return sum(step["kind"] == "model" for step in sf.steps(RUN))
             except NotFound:
                 return 0
 

@@ -13,8 +13,8 @@ from swarm import Agent, Swarm
 from swarm.types import Result
 
 from adapters.openai_agents.tests.swarm.swarm_kit import FakeClient, call, outputs, say
-from holdfast import Conflict, Diverged, Holdfast, InvalidInput, RunFailed, Suspended
-from holdfast_openai_agents.swarm import (
+from stepfast import Conflict, Diverged, InvalidInput, RunFailed, Stepfast, Suspended
+from stepfast_openai_agents.swarm import (
     DID_NOT_HAPPEN,
     DurableSwarm,
     Happened,
@@ -28,8 +28,8 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 
 @pytest.fixture
-def hf(tmp_path: Path) -> Iterator[Holdfast]:
-    with Holdfast(f"sqlite:///{tmp_path}/holdfast.db") as opened:
+def sf(tmp_path: Path) -> Iterator[Stepfast]:
+    with Stepfast(f"sqlite:///{tmp_path}/stepfast.db") as opened:
         yield opened
 
 
@@ -69,7 +69,7 @@ CIRCLE = in_turns(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_run_gives_what_swarm_gives(hf: Holdfast, stream: bool) -> None:
+def test_a_run_gives_what_swarm_gives(sf: Stepfast, stream: bool) -> None:
     def ending(swarm: Any, **named: Any) -> Any:
         happened: list[str] = []
         agent = agents_in_a_circle(happened)
@@ -85,20 +85,20 @@ def test_a_run_gives_what_swarm_gives(hf: Holdfast, stream: bool) -> None:
     bare, ours = FakeClient(CIRCLE), FakeClient(CIRCLE)
     expected = ending(Swarm(bare))
 
-    assert ending(DurableSwarm(ours, store=hf), run_id="r") == expected
+    assert ending(DurableSwarm(ours, store=sf), run_id="r") == expected
     assert [sorted(r) for r in ours.requests] == [sorted(r) for r in bare.requests]
     assert [r["model"] for r in ours.requests] == ["gpt-4o", "other", "gpt-4o", "gpt-4o"]
     assert ours.requests[2]["messages"][0]["content"] == "A of ada!"
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_finished_run_gives_its_result_again_and_calls_nothing(hf: Holdfast, stream: bool) -> None:
+def test_a_finished_run_gives_its_result_again_and_calls_nothing(sf: Stepfast, stream: bool) -> None:
     happened: list[str] = []
     agent = agents_in_a_circle(happened)
     client = FakeClient(CIRCLE)
 
     def ending() -> Any:
-        ended = DurableSwarm(client, store=hf).run(agent, HELLO, {"user": "ada"}, stream=stream, run_id="r")
+        ended = DurableSwarm(client, store=sf).run(agent, HELLO, {"user": "ada"}, stream=stream, run_id="r")
         if not stream:
             return ended
         for event in ended:
@@ -107,27 +107,27 @@ def test_a_finished_run_gives_its_result_again_and_calls_nothing(hf: Holdfast, s
         raise AssertionError("no response")
 
     first = ending()
-    assert hf.get_intent("r")["status"] == "COMPLETED"
+    assert sf.get_intent("r")["status"] == "COMPLETED"
     again = ending()
 
     assert (again.messages, again.context_variables) == (first.messages, first.context_variables)
     assert again.agent is agent
     assert (client.calls, happened) == (4, ["back ada"])
-    assert hf.get_intent("r")["result"] == {"final_output": "done", "last_agent": "A", "messages": 7}
+    assert sf.get_intent("r")["result"] == {"final_output": "done", "last_agent": "A", "messages": 7}
 
 
-def test_the_recorded_messages_are_used_where_none_are_given(hf: Holdfast) -> None:
+def test_the_recorded_messages_are_used_where_none_are_given(sf: Stepfast) -> None:
     agent = Agent(name="A", instructions="A")
-    DurableSwarm(FakeClient(in_turns(say("hi"))), store=hf).run(agent, HELLO, run_id="r")
+    DurableSwarm(FakeClient(in_turns(say("hi"))), store=sf).run(agent, HELLO, run_id="r")
 
-    again = DurableSwarm(FakeClient(in_turns(Broken())), store=hf).run(agent, run_id="r")
+    again = DurableSwarm(FakeClient(in_turns(Broken())), store=sf).run(agent, run_id="r")
 
     assert again.messages[-1]["content"] == "hi"
     with pytest.raises(InvalidInput, match="messages: run new has none"):
-        DurableSwarm(FakeClient(in_turns(say("hi"))), store=hf).run(agent, run_id="new")
+        DurableSwarm(FakeClient(in_turns(say("hi"))), store=sf).run(agent, run_id="new")
 
 
-def test_a_failed_model_call_is_not_recorded_and_is_made_again(hf: Holdfast) -> None:
+def test_a_failed_model_call_is_not_recorded_and_is_made_again(sf: Stepfast) -> None:
     done: list[int] = []
 
     def count() -> str:
@@ -137,14 +137,14 @@ def test_a_failed_model_call_is_not_recorded_and_is_made_again(hf: Holdfast) -> 
     agent = Agent(name="A", instructions="A", functions=[count])
     broken = in_turns(lambda: call(("count", {})), Broken())
     with pytest.raises(Broken):
-        DurableSwarm(FakeClient(broken), store=hf).run(agent, HELLO, run_id="r")
+        DurableSwarm(FakeClient(broken), store=sf).run(agent, HELLO, run_id="r")
     client = FakeClient(in_turns(Broken(), say("fine")))
 
-    assert DurableSwarm(client, store=hf).run(agent, HELLO, run_id="r").messages[-1]["content"] == "fine"
+    assert DurableSwarm(client, store=sf).run(agent, HELLO, run_id="r").messages[-1]["content"] == "fine"
     assert (done, client.calls) == ([1], 1)
 
 
-def test_a_tools_exception_ends_the_run_as_in_swarm_and_the_call_is_made_again(hf: Holdfast) -> None:
+def test_a_tools_exception_ends_the_run_as_in_swarm_and_the_call_is_made_again(sf: Stepfast) -> None:
     fixed = False
 
     def fragile() -> str:
@@ -155,10 +155,10 @@ def test_a_tools_exception_ends_the_run_as_in_swarm_and_the_call_is_made_again(h
     agent = Agent(name="A", instructions="A", functions=[fragile])
     client = FakeClient(in_turns(lambda: call(("fragile", {})), say("ok")))
     with pytest.raises(Broken):
-        DurableSwarm(client, store=hf).run(agent, HELLO, run_id="r")
+        DurableSwarm(client, store=sf).run(agent, HELLO, run_id="r")
     fixed = True
 
-    ended = DurableSwarm(client, store=hf).run(agent, HELLO, run_id="r")
+    ended = DurableSwarm(client, store=sf).run(agent, HELLO, run_id="r")
 
     assert outputs(ended.messages) == ["whole"]
     assert client.calls == 2
@@ -166,7 +166,7 @@ def test_a_tools_exception_ends_the_run_as_in_swarm_and_the_call_is_made_again(h
 
 @pytest.mark.parametrize(("outcome", "happens", "told"), [("done", 1, "sent it"), ("retry", 2, "sent 2")])
 def test_a_one_shot_that_raised_is_in_doubt_until_a_person_decides(
-    hf: Holdfast, outcome: str, happens: int, told: str
+    sf: Stepfast, outcome: str, happens: int, told: str
 ) -> None:
     keys: list[str] = []
 
@@ -178,12 +178,12 @@ def test_a_one_shot_that_raised_is_in_doubt_until_a_person_decides(
         return f"sent {len(keys)}"
 
     agent = Agent(name="A", instructions="A", functions=[send])
-    swarm = DurableSwarm(FakeClient(in_turns(lambda: call(("send", {})), say("ok"))), store=hf)
+    swarm = DurableSwarm(FakeClient(in_turns(lambda: call(("send", {})), say("ok"))), store=sf)
     for _ in range(2):
         with pytest.raises(Suspended):
             swarm.run(agent, HELLO, run_id="r")
     assert len(keys) == 1
-    hf.answer("r", outcome, value="sent it" if outcome == "done" else None)
+    sf.answer("r", outcome, value="sent it" if outcome == "done" else None)
 
     ended = swarm.run(agent, HELLO, run_id="r")
 
@@ -192,23 +192,23 @@ def test_a_one_shot_that_raised_is_in_doubt_until_a_person_decides(
     assert len(set(keys)) == 1
 
 
-def test_a_decision_to_fail_ends_the_run(hf: Holdfast) -> None:
+def test_a_decision_to_fail_ends_the_run(sf: Stepfast) -> None:
     @once
     def send() -> str:
         raise Broken
 
     agent = Agent(name="A", instructions="A", functions=[send])
-    swarm = DurableSwarm(FakeClient(in_turns(lambda: call(("send", {})), say("ok"))), store=hf)
+    swarm = DurableSwarm(FakeClient(in_turns(lambda: call(("send", {})), say("ok"))), store=sf)
     with pytest.raises(Suspended):
         swarm.run(agent, HELLO, run_id="r")
-    hf.answer("r", "fail", actor="ada")
+    sf.answer("r", "fail", actor="ada")
 
     with pytest.raises(RunFailed, match="ada decided to fail"):
         swarm.run(agent, HELLO, run_id="r")
 
 
 @pytest.mark.parametrize("happened", [True, False])
-def test_a_probe_settles_what_a_person_would_be_asked(hf: Holdfast, happened: bool) -> None:
+def test_a_probe_settles_what_a_person_would_be_asked(sf: Stepfast, happened: bool) -> None:
     calls: list[str] = []
 
     def look(order: str) -> Any:
@@ -225,13 +225,13 @@ def test_a_probe_settles_what_a_person_would_be_asked(hf: Holdfast, happened: bo
     agent = Agent(name="A", instructions="A", functions=[refund])
     client = FakeClient(in_turns(lambda: call(("refund", {"order": "4711"})), say("ok")))
 
-    ended = DurableSwarm(client, store=hf).run(agent, HELLO, run_id="r")
+    ended = DurableSwarm(client, store=sf).run(agent, HELLO, run_id="r")
 
     assert outputs(ended.messages) == (["found"] if happened else ["refunded"])
     assert len(calls) == (1 if happened else 2)
 
 
-def test_arguments_that_do_not_fit_leave_nothing_in_doubt(hf: Holdfast) -> None:
+def test_arguments_that_do_not_fit_leave_nothing_in_doubt(sf: Stepfast) -> None:
     @once
     def send(to: str) -> str:
         raise AssertionError("not reached")
@@ -239,18 +239,18 @@ def test_arguments_that_do_not_fit_leave_nothing_in_doubt(hf: Holdfast) -> None:
     agent = Agent(name="A", instructions="A", functions=[send])
     client = FakeClient(in_turns(lambda: call(("send", {"wrong": 1})), say("ok")))
     with pytest.raises(TypeError, match="wrong"):
-        DurableSwarm(client, store=hf).run(agent, HELLO, run_id="r")
+        DurableSwarm(client, store=sf).run(agent, HELLO, run_id="r")
 
-    assert hf.decisions("r") == []
+    assert sf.decisions("r") == []
 
 
-def test_a_changed_request_is_told_and_can_be_accepted(hf: Holdfast, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_changed_request_is_told_and_can_be_accepted(sf: Stepfast, caplog: pytest.LogCaptureFixture) -> None:
     script = in_turns(lambda: call(("count", {})), say("ok"))
 
     def count() -> str:
         return "counted"
 
-    DurableSwarm(FakeClient(script), store=hf).run(
+    DurableSwarm(FakeClient(script), store=sf).run(
         Agent(name="A", instructions="Be kind.", functions=[count]), HELLO, run_id="r"
     )
 
@@ -260,21 +260,21 @@ def test_a_changed_request_is_told_and_can_be_accepted(hf: Holdfast, caplog: pyt
 
     changed = Agent(name="A", instructions="Be brief.", model="newer", functions=[count])
     with pytest.raises(Diverged) as told:
-        DurableSwarm(FakeClient(script), store=hf).run(changed, HELLO, run_id="r")
+        DurableSwarm(FakeClient(script), store=sf).run(changed, HELLO, run_id="r")
     for words in ("model: 'gpt-4o' → 'newer'", "'Be kind.' → 'Be brief.'", "tools: count has another", "on_drift"):
         assert words in str(told.value)
     with pytest.raises(Conflict, match="different body"):
-        DurableSwarm(FakeClient(script), store=hf).run(changed, [{"role": "user", "content": "bye"}], run_id="r")
+        DurableSwarm(FakeClient(script), store=sf).run(changed, [{"role": "user", "content": "bye"}], run_id="r")
     with pytest.raises(Diverged, match="Pass stream=False again"):
-        list(DurableSwarm(FakeClient(script), store=hf, on_drift="accept").run(changed, HELLO, run_id="r", stream=True))
+        list(DurableSwarm(FakeClient(script), store=sf, on_drift="accept").run(changed, HELLO, run_id="r", stream=True))
 
     for policy in ("warn", "accept"):
-        ended = DurableSwarm(FakeClient(script), store=hf, on_drift=policy).run(changed, HELLO, run_id="r")
+        ended = DurableSwarm(FakeClient(script), store=sf, on_drift=policy).run(changed, HELLO, run_id="r")
         assert ended.messages[-1]["content"] == "ok"
     assert caplog.text.count("was recorded for another request") == 2
 
 
-def test_a_resumed_stream_tells_finished_turns_again_or_leaves_them_out(hf: Holdfast) -> None:
+def test_a_resumed_stream_tells_finished_turns_again_or_leaves_them_out(sf: Stepfast) -> None:
     def count() -> str:
         return "counted"
 
@@ -284,7 +284,7 @@ def test_a_resumed_stream_tells_finished_turns_again_or_leaves_them_out(hf: Hold
 
     def until_broken(**options: Any) -> list[Any]:
         client = FakeClient(in_turns(turn, Broken()))
-        stream = DurableSwarm(client, store=hf, **options).run(agent, HELLO, stream=True, run_id="r")
+        stream = DurableSwarm(client, store=sf, **options).run(agent, HELLO, stream=True, run_id="r")
         found: list[Any] = []
         with pytest.raises(Broken):
             found.extend(stream)
@@ -296,25 +296,25 @@ def test_a_resumed_stream_tells_finished_turns_again_or_leaves_them_out(hf: Hold
     assert until_broken() == first
     assert until_broken(replay_events=False) == []
     client = FakeClient(in_turns(Broken(), say("good day")))
-    live = list(DurableSwarm(client, store=hf, replay_events=False).run(agent, HELLO, stream=True, run_id="r"))
+    live = list(DurableSwarm(client, store=sf, replay_events=False).run(agent, HELLO, stream=True, run_id="r"))
     assert [e["content"] for e in live if "content" in e] == ["", "good", "day"]
     assert outputs(live[-1]["response"].messages) == ["counted"]
 
 
-def test_a_stream_that_is_left_alone_is_handed_back_and_goes_on(hf: Holdfast) -> None:
+def test_a_stream_that_is_left_alone_is_handed_back_and_goes_on(sf: Stepfast) -> None:
     agent = Agent(name="A", instructions="A")
     client = FakeClient(in_turns(say("one two three")))
-    stream = DurableSwarm(client, store=hf).run(agent, HELLO, stream=True, run_id="r")
+    stream = DurableSwarm(client, store=sf).run(agent, HELLO, stream=True, run_id="r")
     next(stream)
     stream.close()
 
-    ended = list(DurableSwarm(client, store=hf).run(agent, HELLO, stream=True, run_id="r"))[-1]["response"]
+    ended = list(DurableSwarm(client, store=sf).run(agent, HELLO, stream=True, run_id="r"))[-1]["response"]
 
     assert ended.messages[-1]["content"] == "onetwothree"
     assert client.calls == 2
 
 
-def test_ids_that_a_provider_uses_again_are_calls_of_their_own(hf: Holdfast) -> None:
+def test_ids_that_a_provider_uses_again_are_calls_of_their_own(sf: Stepfast) -> None:
     done: list[int] = []
 
     @idempotent
@@ -327,12 +327,12 @@ def test_ids_that_a_provider_uses_again_are_calls_of_their_own(hf: Holdfast) -> 
     client = FakeClient(in_turns(*turns, say("ok")))
 
     for _ in range(2):
-        ended = DurableSwarm(client, store=hf).run(agent, HELLO, run_id="r")
+        ended = DurableSwarm(client, store=sf).run(agent, HELLO, run_id="r")
         assert outputs(ended.messages) == ["1", "11", "2", "12"]
     assert done == [1, 11, 2, 12]
 
 
-def test_an_agent_that_only_its_function_knows_is_given_by_the_caller_or_made_again(hf: Holdfast) -> None:
+def test_an_agent_that_only_its_function_knows_is_given_by_the_caller_or_made_again(sf: Stepfast) -> None:
     def hire() -> Agent:
         return Agent(name="helper", instructions="H")
 
@@ -344,7 +344,7 @@ def test_an_agent_that_only_its_function_knows_is_given_by_the_caller_or_made_ag
 
     def ending(function: Any, run_id: str, **options: Any) -> Any:
         agent = Agent(name="A", instructions="A", functions=[function])
-        return DurableSwarm(FakeClient(script), store=hf, **options).run(agent, HELLO, run_id=run_id).agent
+        return DurableSwarm(FakeClient(script), store=sf, **options).run(agent, HELLO, run_id=run_id).agent
 
     shelf = SimpleNamespace(helper=Agent(name="helper", instructions="H"))
     assert ending(hire, "r").name == "helper"
@@ -356,8 +356,8 @@ def test_an_agent_that_only_its_function_knows_is_given_by_the_caller_or_made_ag
         assert ending(fetch, "named", agents=[shelf.helper]) is shelf.helper
 
 
-def test_a_run_inside_a_tool_is_part_of_the_run(hf: Holdfast) -> None:
-    swarm = DurableSwarm(FakeClient(lambda m: say(f"inner {m[-1]['content']}")), store=hf)
+def test_a_run_inside_a_tool_is_part_of_the_run(sf: Stepfast) -> None:
+    swarm = DurableSwarm(FakeClient(lambda m: say(f"inner {m[-1]['content']}")), store=sf)
     inner = Agent(name="inner", instructions="I")
 
     @composite
@@ -368,26 +368,26 @@ def test_a_run_inside_a_tool_is_part_of_the_run(hf: Holdfast) -> None:
     client = FakeClient(in_turns(lambda: call(("ask", {"what": "a"}), ("ask", {"what": "b"})), say("ok")))
 
     for _ in range(2):
-        ended = DurableSwarm(client, store=hf).run(outer, HELLO, run_id="r")
+        ended = DurableSwarm(client, store=sf).run(outer, HELLO, run_id="r")
         assert outputs(ended.messages) == ["inner a", "inner b"]
     assert (client.calls, swarm.client.calls) == (2, 2)
-    assert sorted({step["kind"] for step in hf.steps("r")}) == ["model"]
+    assert sorted({step["kind"] for step in sf.steps("r")}) == ["model"]
     with pytest.raises(InvalidInput, match="run_id: a durable run needs a name"):
         swarm.run(inner, HELLO)
 
 
-def test_an_open_run_can_be_given(hf: Holdfast) -> None:
+def test_an_open_run_can_be_given(sf: Stepfast) -> None:
     client = FakeClient(in_turns(say("ok")))
-    with hf.run("work") as run:
+    with sf.run("work") as run:
         for _ in range(2):
             DurableSwarm(client).run(Agent(name="A", instructions="A"), HELLO, run=run)
         run.complete("all done")
 
     assert client.calls == 2
-    assert hf.get_intent("work")["result"] == "all done"
+    assert sf.get_intent("work")["result"] == "all done"
 
 
-def test_a_poisoned_answer_can_be_rewound(hf: Holdfast) -> None:
+def test_a_poisoned_answer_can_be_rewound(sf: Stepfast) -> None:
     bad: dict[str, Any] = call(("count", {}))
     bad["tool_calls"][0]["function"]["arguments"] = "{"
 
@@ -397,8 +397,8 @@ def test_a_poisoned_answer_can_be_rewound(hf: Holdfast) -> None:
     agent = Agent(name="A", instructions="A", functions=[count])
     for _ in range(2):
         with pytest.raises(ValueError, match="Expecting"):
-            DurableSwarm(FakeClient(in_turns(bad)), store=hf).run(agent, HELLO, run_id="r")
-    swarm = DurableSwarm(FakeClient(in_turns(say("better"))), store=hf)
+            DurableSwarm(FakeClient(in_turns(bad)), store=sf).run(agent, HELLO, run_id="r")
+    swarm = DurableSwarm(FakeClient(in_turns(say("better"))), store=sf)
 
     assert swarm.rewind("r", "model:0") == 1
     assert swarm.run(agent, HELLO, run_id="r").messages[-1]["content"] == "better"

@@ -1,0 +1,232 @@
+"""One attempt of a run through its graph: what it does next is decided here, and done by whoever drives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import langgraph.types
+from langgraph.types import Command
+
+from stepfast import AsyncRun, Codec, Conflict, InvalidInput, NotFound, Run
+from stepfast.stored_names import GRAPH_RUN_MARK
+
+from . import _questions as questions
+from ._chunks import INTERRUPT, Chunks
+from ._courses import Ask, Course, Go, HasMark
+
+_RESUME = "__resume__"
+# Since then each interrupt of a node has an id of its own, and a state shows only those that wait. Before, all of a
+# node had the same, and those that were answered stayed in sight.
+_IDS_TELL_ANSWERS = hasattr(langgraph.types, "_interrupt_id")
+
+
+class Trip:
+    """Where a run is in its graph."""
+
+    def __init__(
+        self,
+        run: Run | AsyncRun,
+        graph: Any,
+        codec: Codec,
+        config: Mapping[str, Any],
+        chunks: Chunks,
+        options: Mapping[str, Any],
+        resume: Command[Any] | None,
+        on_in_doubt: str,
+    ) -> None:
+        self.run = run
+        self.graph = graph
+        self.chunks = chunks
+        self.options = {**options, **chunks.options}
+        self.output: Any = None
+        self.stopped = False
+        self.doing = ""
+        self.unanswered: list[str] = []
+        self.step: int | None = None
+        self._codec = codec
+        self._mark: str = run.intent.journal_id
+        self._resume = resume
+        self._on_in_doubt = on_in_doubt
+        self._nodes: dict[str, None] = {}
+        self._step_ended = False
+        self.thread_id = thread_of(run, config)
+        # A checkpoint that the caller names is where the run begins; later it goes on from its own last one.
+        self._first_config = self._own(config)
+        self.config = _without_checkpoint(self._first_config)
+
+    def _own(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        metadata = {"run_id": self._mark, **config.get("metadata", {})}
+        configurable = {**config.get("configurable", {}), "thread_id": self.thread_id}
+        return {**config, "configurable": configurable, "metadata": metadata}
+
+    # --- what passes by ------------------------------------------------------------------------------
+
+    def see(self, chunk: Any) -> Iterator[Any]:
+        """Take from a chunk what the run needs, and give what its caller asked for."""
+        seen = self.chunks.see(chunk)
+        if not seen.inside:
+            if seen.mode == "values":
+                self.output, self._step_ended = seen.data, True
+            elif seen.mode == "updates" and isinstance(seen.data, dict):
+                if INTERRUPT in seen.data:
+                    self.stopped = True
+                self._note([name for name in seen.data if name != INTERRUPT])
+        return self.chunks.show(chunk, seen)
+
+    def _note(self, nodes: list[str]) -> None:
+        """Nodes that have just finished, shown together with those of the same superstep."""
+        if nodes:
+            self._nodes = dict.fromkeys([*([] if self._step_ended else self._nodes), *nodes])
+            self._step_ended = False
+            self.doing = ", ".join(self._nodes)
+
+    def mark(self, config: Mapping[str, Any], metadata: Mapping[str, Any]) -> Any:
+        """A checkpoint is about to be written: its metadata, with the mark of this run."""
+        if not config["configurable"].get("checkpoint_ns"):
+            self.step = max(metadata.get("step", 0), 0)
+        return {**metadata, GRAPH_RUN_MARK: self._mark}
+
+    @property
+    def result(self) -> Any:
+        """What ``invoke`` would have given."""
+        keys = self.graph.output_channels
+        if isinstance(keys, str) or not isinstance(self.output, dict) or self.options.get("output_keys") is not None:
+            return self.output
+        return {key: self.output[key] for key in keys if key in self.output}
+
+    # --- what is done --------------------------------------------------------------------------------
+
+    def course(self, given: Any) -> Course[None]:
+        """Begin, or go on where an earlier attempt stopped; ask people where the graph does; to the end."""
+        run = self.run
+        # The first attempt finds nothing of an earlier one.
+        began = run.resumed and (yield HasMark(self.config, self._mark))
+        if not began and self._resume is not None:
+            raise NotFound(f"run {run.run_id} waits for no answer: it has not begun. Start it with its input.")
+        stopped = True if began else (yield Go(given, self._first_config))
+        while stopped:
+            state = yield Ask("graph", "get_state", (self.config,))
+            if state.metadata is not None:
+                self.step = max(state.metadata.get("step", 0), 0)
+            answered = {} if _IDS_TELL_ANSWERS else (yield from self._count_answers(state))
+            # After a crash an old langgraph shows what was answered, too: then let the node itself ask again.
+            again = None if began and answered else (yield from self._ask(state, answered))
+            began, self._resume = False, None  # the word was meant for what waited then, not for what comes later
+            stopped = yield Go(again, self.config)
+
+    def _count_answers(self, state: Any) -> Course[dict[str, int]]:
+        """How many interrupts of each task have had their answer."""
+        if not state.interrupts:
+            return {}
+        saved = yield Ask("saver", "get_tuple", (state.config,))
+        found = {} if saved is None else {w[0]: len(w[2]) for w in saved.pending_writes or () if w[1] == _RESUME}
+        return {task.id: found[task.id] for task in state.tasks if task.interrupts and found.get(task.id)}
+
+    def _ask(self, state: Any, answered: Mapping[str, int]) -> Course[Any]:
+        """Ask all that the graph waits for, then wait for all of the answers; gives what it resumes with."""
+        asked = [
+            questions.of_interrupt(interrupt, task.name, self._codec, answered.get(task.id, 0))
+            for task in state.tasks
+            for interrupt in task.interrupts
+            if any(interrupt.id == waiting.id for waiting in state.interrupts)
+        ]
+        if not asked:
+            asked = yield from self._breakpoints(state)
+        if not asked:
+            return None
+        settled = [q for q in asked if q.in_doubt and self._on_in_doubt != "ask"]
+        asked = [q for q in asked if q not in settled]
+        yield from self._pose(asked)
+        resume: dict[str, Any] = {q.interrupt_id or "": {"outcome": self._on_in_doubt} for q in settled}
+        for question in asked:
+            answer = yield Ask("run", "ask", (question.text,), _words(question))
+            if question.interrupt_id is not None:
+                resume[question.interrupt_id] = question.resume(answer)
+        return Command(resume=resume) if resume else None
+
+    def _pose(self, asked: list[questions.Question]) -> Course[None]:
+        """All at once, before the first is waited for; what the caller has brought along is answered here."""
+        waiting = {}
+        self.unanswered = []
+        for question in asked:
+            if (yield Ask("run", "pose", (question.text,), _words(question))) is None:
+                self.unanswered.append(f"ask:{question.key}")
+                if question.interrupt_id is not None:
+                    waiting[question.interrupt_id] = question
+        if self._resume is not None:
+            for interrupt_id, value in questions.share_out(self._resume.resume, waiting).items():
+                question = waiting[interrupt_id]
+                yield give_answer(self.run.run_id, f"ask:{question.key}", value, question.outcomes)
+                self.unanswered.remove(f"ask:{question.key}")
+
+    def _breakpoints(self, state: Any) -> Course[list[questions.Question]]:
+        """A breakpoint that the graph stands at, asked about under its checkpoint, so that each is asked once."""
+        before = self._nodes_at("interrupt_before")
+        after = self._nodes_at("interrupt_after")
+        if not before and not after:
+            return []
+        checkpoint_id = state.config["configurable"]["checkpoint_id"]
+        stands = [name for name in state.next if before == "*" or name in before]
+        if stands:
+            return [questions.of_breakpoint(checkpoint_id, stands, "before")]
+        if after and state.next and state.parent_config is not None:
+            now = yield Ask("saver", "get_tuple", (state.config,))
+            earlier = yield Ask("saver", "get_tuple", (state.parent_config,))
+            ran = [name for name in _ran(earlier, now) if after == "*" or name in after]
+            if ran:
+                return [questions.of_breakpoint(checkpoint_id, ran, "after")]
+        return []
+
+    def _nodes_at(self, option: str) -> Any:
+        return self.options.get(option) or getattr(self.graph, f"{option}_nodes") or ()
+
+
+def thread_of(run: Run | AsyncRun, config: Mapping[str, Any]) -> str:
+    """The thread of a run: the one it was begun with, else as its caller says, else one of its own."""
+    intent = run.intent
+    given = config.get("configurable", {}).get("thread_id")
+    begun = intent.labels.get("thread_id")
+    if given is not None and begun is not None and str(given) != begun:
+        raise Conflict(
+            f"thread_id: run {run.run_id} was begun on thread {begun!r}, not {given!r}. Leave it out, or use another "
+            "run_id for work on another thread.",
+            thread_id=begun,
+        )
+    return begun or (str(given) if given is not None else intent.run_id or intent.journal_id)
+
+
+def give_answer(run_id: str, key: str, value: Any, outcomes: Sequence[str]) -> Ask:
+    """Answer a decision for a caller who brought the value."""
+    answer = questions.as_answer(value, outcomes)
+    options = {"value": answer["value"], "comment": answer.get("comment"), "actor": "Command(resume)"}
+    return Ask("client", "answer", (run_id, answer["outcome"], key), options)
+
+
+def is_answer(given: Any) -> bool:
+    """Whether an input is the answer to an interrupt, and not the input of a run."""
+    if not isinstance(given, Command) or given.resume is None:
+        return False
+    if given.update is not None or given.goto:
+        raise InvalidInput(
+            "input: Command(resume=…) answers the interrupt of a run and can do nothing else. Change the state with "
+            "graph.update_state() before."
+        )
+    return True
+
+
+def _words(question: questions.Question) -> dict[str, Any]:
+    return {"key": question.key, "outcomes": question.outcomes, "evidence": question.evidence}
+
+
+def _ran(earlier: Any, now: Any) -> list[str]:
+    """The nodes whose turn it was between two checkpoints."""
+    if earlier is None or now is None:
+        return []
+    before, after = earlier.checkpoint["versions_seen"], now.checkpoint["versions_seen"]
+    return [name for name, seen in after.items() if seen != before.get(name)]
+
+
+def _without_checkpoint(config: dict[str, Any]) -> dict[str, Any]:
+    kept = {k: v for k, v in config["configurable"].items() if k not in ("checkpoint_id", "checkpoint_ns")}
+    return {**config, "configurable": kept}

@@ -1,0 +1,497 @@
+"""What Stepfast and AsyncStepfast share: settings, checks of what callers pass, and the flows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from stepfast.clock import from_micros, new_id, to_micros
+from stepfast.codec import Codec, KeyRing
+from stepfast.errors import Damaged, InvalidInput, NotFound
+from stepfast.flow import Do, Flow, Until, do
+from stepfast.heart import Heart
+from stepfast.intents import Event, Intent, Status
+from stepfast.opening import OpenedRun, RunOptions, adopt, find, open_run, revive, settle_time
+from stepfast.ops import (
+    AnswerDecision,
+    CheckWritable,
+    CreateIntent,
+    Decision,
+    Filter,
+    FinishIntent,
+    GetIntent,
+    GetProgress,
+    Lease,
+    ListDecisions,
+    ListIntents,
+    NewIntent,
+    Op,
+    Prune,
+    ReadCheckpoints,
+    ReadEvents,
+    ReadJournal,
+    SetTypePolicy,
+    Sweep,
+)
+from stepfast.owner import this_process
+from stepfast.recovery import Checks
+from stepfast.stored_names import RUN_TYPE
+from stepfast.stores.base import Store
+
+RUN_ADDRESS = "run://local"
+_PLACES = {0: "current", 1: "previous"}
+
+
+class Retention(msgspec.Struct, frozen=True):
+    """Which finished runs may go. Nothing goes unless ``older_than`` or ``keep_latest`` is given."""
+
+    older_than: timedelta | None = None
+    keep_latest: int | None = None
+    labels: dict[str, str] = {}
+    statuses: tuple[Status, ...] = ()
+
+
+class Core:
+    """The state of a client, and each of its methods as a flow."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        codec: Codec | None,
+        tenant: str,
+        checks: Mapping[str, Any] | None,
+        retention: Retention | None,
+        lease_seconds: float,
+    ) -> None:
+        if lease_seconds < 1:
+            raise InvalidInput(f"lease_seconds: must be at least 1, not {lease_seconds}.")
+        self.store = store
+        self.codec = codec or Codec(keyring=KeyRing.from_env())
+        self.tenant = tenant
+        self.checks: Checks = dict(checks or {})
+        self.lease_seconds = lease_seconds
+        self.retention = retention
+        self.heart = Heart(store, tenant, self._prune_some if retention else None)
+        if retention is not None:
+            self.heart.start()
+        self._owner: tuple[int, str, str] | None = None
+
+    @property
+    def owner(self) -> str:
+        pid, session = os.getpid(), self.store.session
+        if self._owner is None or self._owner[:2] != (pid, session):
+            self._owner = (pid, session, this_process(session).text())
+        return self._owner[2]
+
+    def close(self) -> None:
+        self.heart.stop()
+        self.store.close()
+
+    # --- runs ------------------------------------------------------------------------------------
+
+    def new_run(
+        self,
+        run_id: str,
+        *,
+        total_steps: int | None,
+        labels: Mapping[str, str] | None,
+        payload: Any,
+        max_delivery_attempts: int | None,
+        deadline_at: datetime | None,
+        ttl_seconds: float | None,
+    ) -> NewIntent:
+        check_name("run_id", run_id)
+        if total_steps is not None and total_steps < 1:
+            raise InvalidInput(f"total_steps: must be at least 1, not {total_steps}.")
+        packed = None if payload is None else self.codec.encode(payload, bind=b"payload")
+        return NewIntent(
+            intent_id=new_id(),
+            intent_type=RUN_TYPE,
+            to_agent=f"{RUN_ADDRESS}/{run_id}",
+            run_id=run_id,
+            payload=packed,
+            body_hash=None if payload is None else self.codec.fingerprint((payload,), {})[0],
+            labels=check_labels(labels),
+            total_steps=total_steps,
+            max_delivery_attempts=max_delivery_attempts,
+            deadline_at=None if deadline_at is None else to_micros(deadline_at),
+            ttl_seconds=ttl_seconds,
+        )
+
+    def open(self, new: NewIntent | None, intent_id: str | None, options: RunOptions) -> Flow[OpenedRun]:
+        return open_run(
+            new,
+            intent_id,
+            codec=self.codec,
+            tenant=self.tenant,
+            owner=self.owner,
+            options=options,
+            checks=self.checks,
+        )
+
+    def adopt(self, intent: Intent, options: RunOptions) -> Flow[OpenedRun]:
+        """An intent that a claim has just given us, as a run."""
+        lease = Lease(intent.intent_id, intent.attempt, intent.lease_token or "")
+        return adopt(intent, lease, self.codec, self.tenant, self.owner, options, self.checks)
+
+    # --- intents ---------------------------------------------------------------------------------
+
+    def send(self, intent: Mapping[str, Any], idempotency_key: str | None) -> Flow[str]:
+        known = {
+            "intent_type",
+            "to_agent",
+            "payload",
+            "from_agent",
+            "correlation_id",
+            "labels",
+            "deadline_at",
+            "ttl_seconds",
+            "max_delivery_attempts",
+            "not_before",
+            "total_steps",
+        }
+        unknown = set(intent) - known
+        if unknown:
+            raise InvalidInput(f"{', '.join(sorted(unknown))}: not known here. Known: {', '.join(sorted(known))}.")
+        for field in ("intent_type", "to_agent"):
+            check_name(field, intent.get(field))
+        payload = intent.get("payload")
+        hashed = {k: v for k, v in intent.items() if k != "correlation_id"}
+        new = NewIntent(
+            intent_id=new_id(),
+            intent_type=intent["intent_type"],
+            to_agent=intent["to_agent"],
+            from_agent=intent.get("from_agent"),
+            correlation_id=intent.get("correlation_id"),
+            payload=None if payload is None else self.codec.encode(payload, bind=b"payload"),
+            labels=check_labels(intent.get("labels")),
+            idempotency_key=None if idempotency_key is None else check_name("idempotency_key", idempotency_key),
+            body_hash=None if idempotency_key is None else self.codec.fingerprint((hashed,), {})[0],
+            deadline_at=as_micros("deadline_at", intent.get("deadline_at")),
+            ttl_seconds=intent.get("ttl_seconds"),
+            not_before=as_micros("not_before", intent.get("not_before")),
+            max_delivery_attempts=intent.get("max_delivery_attempts"),
+            total_steps=intent.get("total_steps"),
+        )
+        created = yield from do(CreateIntent(new=new))
+        return created.intent.intent_id
+
+    def get(self, name: str) -> Flow[dict[str, Any]]:
+        intent = yield from find(name)
+        intent = yield from settle_time(intent, self.store.clock.now_us())
+        return self.show(intent)
+
+    def list_page(self, where: Filter) -> Flow[list[dict[str, Any]]]:
+        found = yield from do(ListIntents(where=where))
+        return [self.show(intent) for intent in found]
+
+    def wait_for(self, name: str, timeout: float | None) -> Flow[dict[str, Any]]:
+        intent = yield from find(name)
+        look = GetIntent(intent_id=intent.intent_id)
+        while True:
+            results = yield Until(
+                (f"intent:{intent.intent_id}",), [look], lambda r: r[0].finished or self._is_due(r[0]), timeout
+            )
+            if results[0].finished:
+                return self.show(results[0])
+            if not self._is_due(results[0]):
+                raise TimeoutError(f"intent {intent.intent_id} is still {results[0].status} after {timeout} seconds")
+            yield from do(Sweep())
+
+    def _is_due(self, intent: Intent) -> bool:
+        """Whether time alone has ended it, and nobody has said so yet."""
+        now = self.store.clock.now_us()
+        if intent.deadline_at is not None and intent.deadline_at <= now:
+            return True
+        last = intent.lost + 1 >= intent.max_delivery_attempts
+        return last and intent.leased and intent.claimable_at is not None and intent.claimable_at <= now
+
+    def next_events(self, name: str, since: int) -> Flow[list[Event]]:
+        """What came after ``since``, waiting for the first; empty once the history is complete."""
+        intent = yield from find(name)
+        look: list[Op[Any]] = [
+            ReadEvents(intent_id=intent.intent_id, since=since),
+            GetIntent(intent_id=intent.intent_id),
+        ]
+        if intent.deadline_at is not None:
+            look.insert(0, Sweep())
+        results = yield Until((f"intent:{intent.intent_id}",), look, lambda r: bool(r[-2]) or r[-1].finished)
+        events: list[Event] = results[-2]
+        return events
+
+    def events(self, name: str, since: int) -> Flow[list[dict[str, Any]]]:
+        intent = yield from find(name)
+        events = yield from do(ReadEvents(intent_id=intent.intent_id, since=since, limit=100_000))
+        return [self.show_event(event, intent) for event in events]
+
+    def finish(self, name: str, status: Status, *, result: Any, reason: str | None, actor: str) -> Flow[dict[str, Any]]:
+        intent = yield from find(name)
+        bind = f"{self.tenant}|{intent.journal_id}|result|0".encode()
+        packed = self.codec.encode(result, bind=bind) if status is Status.COMPLETED else None
+        op = FinishIntent(intent_id=intent.intent_id, status=status, result=packed, reason=reason, actor=actor)
+        return self.show((yield from do(op)))
+
+    def revive(self, name: str, actor: str) -> Flow[dict[str, Any]]:
+        intent = yield from find(name)
+        return self.show((yield from revive(intent, actor)).intent)
+
+    def set_attempts(self, intent_type: str, count: int) -> Flow[None]:
+        check_name("intent_type", intent_type)
+        yield from do(SetTypePolicy(intent_type=intent_type, max_delivery_attempts=count))
+
+    # --- decisions -------------------------------------------------------------------------------
+
+    def decisions(self, name: str | None, pending: bool) -> Flow[list[dict[str, Any]]]:
+        journal_id = None if name is None else (yield from find(name)).journal_id
+        yield from do(Sweep())
+        found = yield from do(ListDecisions(journal_id=journal_id, pending=pending, limit=1000))
+        shown = []
+        for decision in found:
+            intent = yield from do(GetIntent(intent_id=decision.intent_id))
+            shown.append(self.show_decision(decision, intent))
+        return shown
+
+    def answer(
+        self, name: str, outcome: str, key: str | None, value: Any, comment: str | None, actor: str
+    ) -> Flow[dict[str, Any]]:
+        intent = yield from find(name)
+        if key is None:
+            open_ones = yield from do(ListDecisions(journal_id=intent.journal_id, pending=True))
+            if not open_ones:
+                raise NotFound(f"run {name!r} waits for no decision.")
+            if len(open_ones) > 1:
+                keys = ", ".join(d.key for d in open_ones)
+                raise InvalidInput(f"key: run {name!r} waits for several decisions; name one of {keys}.")
+            key = open_ones[0].key
+        bind = f"{self.tenant}|{intent.journal_id}|answer:{key}|0".encode("utf-8", "surrogatepass")
+        op = AnswerDecision(
+            journal_id=intent.journal_id,
+            key=key,
+            outcome=outcome,
+            value=None if value is None else self.codec.encode(value, bind=bind),
+            comment=None if comment is None else self.codec.encode(comment, bind=bind),
+            actor=actor,
+        )
+        decision = yield from do(op)
+        return self.show_decision(decision, intent)
+
+    # --- looking in ------------------------------------------------------------------------------
+
+    def describe(self, name: str) -> Flow[dict[str, Any]]:
+        """All that is known of a run from outside: where it is, what it holds open, what it waits for."""
+        intent = yield from find(name)
+        intent = yield from settle_time(intent, self.store.clock.now_us())
+        progress, versions, open_decisions = yield Do(
+            [
+                GetProgress(intent_id=intent.intent_id),
+                ReadCheckpoints(journal_id=intent.journal_id, limit=1),
+                ListDecisions(journal_id=intent.journal_id, pending=True),
+            ]
+        )
+        meta: dict[str, Any] = {}
+        if versions:
+            bind = f"{self.tenant}|{intent.journal_id}|checkpoint|{versions[0].version}".encode()
+            try:
+                meta = self.codec.decode(versions[0].meta, bind=bind)
+            except Damaged as error:  # opening the run falls back to the version before; looking in goes on
+                meta = {"damaged": str(error)}
+        return {
+            **self.show(intent),
+            "step": progress.finished,
+            "total_steps": progress.total_steps,
+            "records": progress.recorded,
+            "last_step": progress.last_step,
+            "checkpoint": versions[0].version if versions else None,
+            "resources": meta.get("resources", []),
+            "pending": meta.get("pending", []),
+            "checkpoint_damaged": meta.get("damaged"),
+            "decisions": [self.show_decision(d, intent) for d in open_decisions],
+        }
+
+    def steps(self, name: str) -> Flow[list[dict[str, Any]]]:
+        intent = yield from find(name)
+        found = yield from do(ReadJournal(journal_id=intent.journal_id, voided=True))
+        return [
+            {
+                "key": s.key,
+                "kind": s.kind,
+                "name": s.name,
+                "scope": s.scope,
+                "status": str(s.status),
+                "attempt": s.attempt,
+                "generation": s.generation,
+                "voided": s.voided,
+                "items": s.tally,
+                "started_at": iso(s.started_at),
+                "finished_at": iso(s.finished_at),
+            }
+            for s in found
+        ]
+
+    def checkpoints(self, name: str) -> Flow[list[dict[str, Any]]]:
+        intent = yield from find(name)
+        found = yield from do(ReadCheckpoints(journal_id=intent.journal_id, limit=1000))
+        return [
+            {
+                "version": c.version,
+                "pins": [p for p in (_PLACES.get(n), c.pin) if p],
+                "attempt": c.attempt,
+                "at": iso(c.at),
+            }
+            for n, c in enumerate(found)
+        ]
+
+    # --- upkeep ----------------------------------------------------------------------------------
+
+    def check(self) -> Flow[datetime]:
+        now = yield from do(CheckWritable())
+        moment = from_micros(now)
+        assert moment is not None  # noqa: S101
+        return moment
+
+    def prune(self, policy: Retention, batch: int = 100) -> Flow[int]:
+        """In small batches, each a transaction of its own, so that writers get in between."""
+        before = None
+        if policy.older_than is not None:
+            before = self.store.clock.now_us() - int(policy.older_than.total_seconds() * 1_000_000)
+        gone = 0
+        while True:
+            count = yield from do(
+                Prune(
+                    finished_before=before,
+                    keep_latest=policy.keep_latest,
+                    labels=policy.labels,
+                    statuses=list(policy.statuses),
+                    limit=batch,
+                )
+            )
+            gone += count
+            if count == 0:
+                return gone
+
+    def _prune_some(self) -> None:
+        policy = self.retention
+        if policy is not None:
+            from stepfast.flow import drive
+
+            drive(self.prune(policy), self.store, self.tenant)
+
+    # --- shapes ----------------------------------------------------------------------------------
+
+    def show(self, intent: Intent) -> dict[str, Any]:
+        def value(data: bytes | None, bind: str) -> Any:
+            return None if data is None else self.codec.decode(data, bind=bind.encode())
+
+        prefix = f"{self.tenant}|{intent.journal_id}|"
+        return {
+            "intent_id": intent.intent_id,
+            "run_id": intent.run_id,
+            "intent_type": intent.intent_type,
+            "to_agent": intent.to_agent,
+            "from_agent": intent.from_agent,
+            "correlation_id": intent.correlation_id,
+            "status": str(intent.status),
+            "lifecycle_status": str(intent.status),
+            "waiting_reason": intent.waiting_reason,
+            "labels": intent.labels,
+            "payload": value(intent.payload, "payload"),
+            "result": value(intent.result, prefix + "result|0"),
+            "error": value(intent.error, prefix + "error|0"),
+            "reason": intent.reason,
+            "delivery_attempt": intent.attempt,
+            "lost_deliveries": intent.lost,
+            "max_delivery_attempts": intent.max_delivery_attempts,
+            "deadline_at": iso(intent.deadline_at),
+            "created_at": iso(intent.created_at),
+            "updated_at": iso(intent.updated_at),
+            "finished_at": iso(intent.finished_at),
+            "seq": intent.seq,
+            "revived_from": intent.revived_from,
+            "superseded_by": intent.superseded_by,
+        }
+
+    def show_event(self, event: Event, intent: Intent) -> dict[str, Any]:
+        shown = event.as_dict()
+        if event.data is not None:
+            bind = f"{self.tenant}|{intent.journal_id}|error|0".encode()
+            shown["data"] = self.codec.decode(event.data, bind=bind)
+        return shown
+
+    def show_evidence(self, decision: Decision, asked: dict[str, Any]) -> Any:
+        """What an asker gave along; for a one-shot in doubt, what is known of it."""
+        if decision.kind != "in_doubt":
+            return asked.get("evidence")
+        return {**asked, "started_at": iso(asked["started_at"])}
+
+    def show_decision(self, decision: Decision, intent: Intent) -> dict[str, Any]:
+        prefix = f"{self.tenant}|{decision.journal_id}|"
+        asked = f"{prefix}question:{decision.key}|0".encode("utf-8", "surrogatepass")
+        question = self.codec.decode(decision.question, bind=asked)
+        return {
+            "key": decision.key,
+            "run_id": intent.run_id,
+            "intent_id": decision.intent_id,
+            "kind": decision.kind,
+            "question": question.pop("question"),
+            "evidence": self.show_evidence(decision, question),
+            "outcomes": decision.outcomes,
+            "comment_required": decision.comment_required,
+            "asked_at": iso(decision.asked_at),
+            "expires_at": iso(decision.expires_at),
+            "default": decision.default_outcome,
+            "outcome": decision.outcome,
+            "actor": decision.actor,
+            "answered_at": iso(decision.answered_at),
+        }
+
+
+def iso(micros: int | None) -> str | None:
+    moment = from_micros(micros)
+    return None if moment is None else moment.isoformat().replace("+00:00", "Z")
+
+
+def check_name(field: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise InvalidInput(f"{field}: must be a text that is not empty, not {value!r}.")
+    if len(value) > 512:
+        raise InvalidInput(f"{field}: has {len(value)} characters; 512 is the most.")
+    if "\0" in value or any("\ud800" <= c <= "\udfff" for c in value):
+        raise InvalidInput(f"{field}: must not hold NUL characters or lone surrogates.")
+    return value
+
+
+def check_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
+    checked = dict(labels or {})
+    if len(checked) > 64:
+        raise InvalidInput(f"labels: {len(checked)} given; 64 is the most.")
+    for name, value in checked.items():
+        check_name("labels", name)
+        check_name(f"labels[{name!r}]", value)
+    return checked
+
+
+def as_micros(field: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, datetime):
+        return to_micros(value)
+    if isinstance(value, str):
+        try:
+            return to_micros(datetime.fromisoformat(value))
+        except ValueError:
+            pass
+    raise InvalidInput(f"{field}: must be a datetime or an RFC 3339 text such as 2026-01-31T12:00:00Z, not {value!r}.")
+
+
+def as_statuses(status: str | Status | Iterable[str | Status] | None) -> list[Status]:
+    given = [status] if isinstance(status, str) else list(status or ())
+    try:
+        return [Status(s) for s in given]
+    except ValueError:
+        names = ", ".join(s.value for s in Status)
+        raise InvalidInput(f"status: {status!r} is not one of {names}.") from None

@@ -1,0 +1,359 @@
+"""Where in a run a call is made: its scope, its key, and what it is to do. Nothing here waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+from stepfast.codec import Codec
+from stepfast.deciding import current_actor, current_frame
+from stepfast.errors import InvalidInput, StepfastError, Suspended
+from stepfast.flow import Flow
+from stepfast.intents import Intent, Status
+from stepfast.journal import StepStatus
+from stepfast.ledger import StepCall
+from stepfast.mapping import MapCall
+from stepfast.ops import Op
+from stepfast.recovery import Checks, Resource, Verdict, take_stock
+from stepfast.session import Session
+from stepfast.steps import Answer, OnDrift, OnInDoubt, Retry, as_retry, bound_arguments, name_of
+
+
+class Place:
+    """Where in a run calls are made: the part that needs no waiting."""
+
+    def __init__(self, session: Session, path: str) -> None:
+        self._session = session
+        self._path = path
+        self._home = current_actor()
+
+    @property
+    def path(self) -> str:
+        """This scope's place in the run; empty for the run itself."""
+        return self._here()[0]
+
+    def recorded(self, key: str) -> StepStatus | None:
+        """How the step with this explicit key stands in the journal; None if there is no record of it."""
+        session = self._session
+        step = session.journal.get(session.keys_of(self._here()[0]).explicit(key))
+        return None if step is None else step.status
+
+    def _here(self) -> tuple[str, bool]:
+        """The scope that a call belongs to, and whether calls come in order there.
+
+        Inside a step (or an item of a map) it is that step's own scope, so that the calls it makes
+        keep their keys whether or not it is answered from the journal the next time.
+        """
+        actor = current_actor()
+        frame = current_frame.get()
+        if frame is not None and frame.scope and frame.session is self._session:
+            inner = frame.scope
+            if not self._path or inner.startswith(self._path + "/"):
+                return inner, frame.actor == actor
+        return self._path, self._home == actor
+
+    def _plan(
+        self,
+        kind: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        key: str | None,
+        name: str | None,
+        on_drift: OnDrift | None,
+        by: Literal["order", "input"] | None = None,
+        inputs: Any = None,
+        retry: Retry | None = None,
+        record_errors: tuple[type[Exception], ...] = (),
+        on_in_doubt: OnInDoubt = "ask",
+        retry_on: tuple[type[Exception], ...] = (),
+    ) -> StepCall:
+        session = self._session
+        if not callable(function):
+            raise InvalidInput(f"function: {function!r} cannot be called; pass the function and its arguments apart.")
+        called = name or name_of(function)
+        if inputs is None:
+            fingerprint, preview = session.codec.fingerprint(bound_arguments(function, args), kwargs)
+        else:
+            fingerprint, preview = session.codec.fingerprint((inputs,), {})
+        scope, in_order = self._here()
+        if by is not None:
+            in_order = by == "order"
+        label = "once" if kind.startswith("once") else kind
+        place, position = session.take_place(scope, label, called, key, fingerprint, in_order)
+        return StepCall(
+            place,
+            position,
+            kind,
+            called,
+            scope,
+            function,
+            args,
+            kwargs,
+            fingerprint,
+            preview,
+            on_drift or session.on_drift,
+            retry,
+            record_errors,
+            on_in_doubt,
+            retry_on,
+        )
+
+    def _plan_step(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        key: str | None,
+        name: str | None,
+        kind: str,
+        by: Literal["order", "input"] | None,
+        inputs: Any,
+        retry: Retry | int | None,
+        record_errors: bool | tuple[type[Exception], ...],
+        on_drift: OnDrift | None,
+    ) -> StepCall:
+        if kind.startswith("once"):
+            raise InvalidInput("kind: names that start with 'once' are for run.once().")
+        recorded = (Exception,) if record_errors is True else record_errors or ()
+        return self._plan(
+            kind,
+            function,
+            args,
+            kwargs,
+            key=key,
+            name=name,
+            on_drift=on_drift,
+            by=by,
+            inputs=inputs,
+            retry=None if retry is None else as_retry(retry),
+            record_errors=recorded,
+        )
+
+    def _plan_once(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        key: str | None,
+        name: str | None,
+        by: Literal["order", "input"] | None,
+        inputs: Any,
+        on_in_doubt: OnInDoubt,
+        retry_on: tuple[type[Exception], ...],
+        on_drift: OnDrift | None,
+    ) -> StepCall:
+        if not callable(on_in_doubt) and on_in_doubt not in ("ask", "retry", "fail"):
+            raise InvalidInput(f"on_in_doubt: must be 'ask', 'retry', 'fail' or a probe, not {on_in_doubt!r}.")
+        kind = "once-probe" if callable(on_in_doubt) else {"ask": "once"}.get(on_in_doubt, f"once-{on_in_doubt}")
+        return self._plan(
+            kind,
+            function,
+            args,
+            kwargs,
+            key=key,
+            name=name,
+            on_drift=on_drift,
+            by=by,
+            inputs=inputs,
+            on_in_doubt=on_in_doubt,
+            retry_on=retry_on,
+        )
+
+    def _record(self, value: Any, key: str, name: str | None, kind: str, also: Sequence[Op[Any]]) -> Flow[Any]:
+        if kind.startswith("once"):
+            raise InvalidInput("kind: names that start with 'once' are for run.once().")
+        call = self._plan(kind, record, (), {}, key=key, name=name, on_drift="accept", inputs=key)
+        return self._session.record_with(call, value, also)
+
+    def _ask(
+        self,
+        question: str,
+        key: str | None,
+        outcomes: list[str] | tuple[str, ...],
+        evidence: Any,
+        comment_required: bool,
+        expires_in: float | None,
+        default: str | None,
+    ) -> Flow[Answer]:
+        asked = question, key, outcomes, evidence, comment_required, expires_in, default
+        return self._put_question(*asked, wait=True)  # type: ignore[return-value]  # an answer, because it waits
+
+    def _put_question(
+        self,
+        question: str,
+        key: str | None,
+        outcomes: list[str] | tuple[str, ...],
+        evidence: Any,
+        comment_required: bool,
+        expires_in: float | None,
+        default: str | None,
+        wait: bool,
+    ) -> Flow[Answer | None]:
+        session = self._session
+        if not question:
+            raise InvalidInput("question: must not be empty.")
+        if expires_in is not None and expires_in <= 0:
+            raise InvalidInput(f"expires_in: must be more than 0 seconds, not {expires_in}.")
+        scope, in_order = self._here()
+        place, _ = session.take_place(scope, "ask", "ask", key, session.codec.fingerprint((question,), {})[0], in_order)
+        body = {"question": question, "evidence": evidence}
+
+        def flow() -> Flow[Answer | None]:
+            if session.poison is not None:
+                raise session.poison
+            decision = yield from session.decide(
+                key=f"ask:{place}",
+                kind="ask",
+                question=body,
+                outcomes=list(outcomes),
+                comment_required=comment_required,
+                expires_in=expires_in,
+                default=default,
+                wait=wait,
+            )
+            return None if decision.outcome is None else session.as_answer(decision)
+
+        return flow()
+
+    def _checkpoint(
+        self,
+        state: Any,
+        resources: Iterable[Resource],
+        pending: Iterable[str],
+        pin: str | None,
+        keep: int,
+        key: str | None,
+        checks: Checks,
+    ) -> Flow[int]:
+        session = self._session
+        if pin in ("current", "previous"):
+            raise InvalidInput(f"pin: {pin!r} is kept by itself; choose another name, such as 'recovery'.")
+        # A run that starts over meets its checkpoints again and takes them as read. One that goes on from
+        # `restored` has other things to save: from its first new version on, every call writes one.
+        while True:
+            call = self._plan(
+                "checkpoint", checkpoint, (), {}, key=key, name=None, on_drift=None, by="input", inputs=(state,)
+            )
+            if key is not None or not session.moved_on or call.key not in session.journal:
+                break
+        if call.key in session.journal:
+            stock: list[dict[str, Any]] = []
+        else:
+            stock = take_stock(resources, checks)
+        meta = {"resources": stock, "pending": list(pending), "total": session.intent.total_steps}
+        return session.put_checkpoint(call, state, meta, pin, keep)
+
+    def _child(self, name: str, shared: bool) -> str:
+        scope, in_order = self._here()
+        if shared:
+            return self._session.keys_of(scope).explicit(f"scope:{name}")
+        return self._session.take_scope(scope, name, in_order)
+
+    def _map_call(
+        self,
+        function: Callable[..., Any],
+        key: str | None,
+        name: str | None,
+        concurrency: int,
+        ordered: bool,
+        return_exceptions: bool,
+        total: int | None,
+        progress: bool | None,
+        on_drift: OnDrift | None,
+    ) -> MapCall:
+        if concurrency < 1:
+            raise InvalidInput(f"concurrency: must be at least 1, not {concurrency}.")
+        call = self._plan("map", function, (), {}, key=key, name=name, on_drift=on_drift)
+        return MapCall(call, concurrency, ordered, return_exceptions, total, progress)
+
+
+def record() -> None:
+    """Stands for a value that was recorded as it is."""
+
+
+def checkpoint() -> None:
+    """Stands for the taking of a checkpoint in the journal."""
+
+
+class RunFace(Place):
+    """What a run shows of itself, blocking or not."""
+
+    restored: Any = None
+    verdict: Verdict | None = None
+    result: Any = None
+    on_error: Literal["hand_back", "fail"] = "hand_back"
+
+    @property
+    def intent(self) -> Intent:
+        """The intent that this run carries out, as this process last saw it."""
+        return self._session.intent
+
+    @property
+    def run_id(self) -> str:
+        """The name a person gave it, or else the intent's id."""
+        return self._session.intent.run_id or self._session.intent.intent_id
+
+    @property
+    def intent_id(self) -> str:
+        """The id of the intent; a revived run has a new one."""
+        return self._session.intent.intent_id
+
+    @property
+    def attempt(self) -> int:
+        """The number of this delivery, which fences every write."""
+        return self._session.intent.attempt
+
+    @property
+    def payload(self) -> Any:
+        """What the intent was sent with."""
+        session = self._session
+        data = session.intent.payload
+        return None if data is None else session.codec.decode(data, bind=b"payload")
+
+    @property
+    def codec(self) -> Codec:
+        """How this run turns values into bytes and back."""
+        return self._session.codec
+
+    @property
+    def resumed(self) -> bool:
+        """Whether an earlier attempt left something to go on from."""
+        intent = self._session.intent
+        return intent.attempt > 1 or intent.revived_from is not None
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the run is finished, so that calls only give what was recorded."""
+        return self._session.replaying
+
+    def complete(self, result: Any = None) -> None:
+        """Set what the run gives; ``sf.wait_for`` and later opens see it."""
+        self.result = result
+
+    def steps(self) -> list[str]:
+        """The keys recorded so far, in the order the run reached them."""
+        journal = self._session.journal.values()
+        return [s.key for s in sorted(journal, key=lambda s: s.position)]
+
+    def poison(self, error: BaseException) -> None:
+        """Make every later call of this run raise ``error``: for callers that must not raise where they stand."""
+        self._session.poison = error
+
+    def _leave(self, error: BaseException | None) -> Flow[None]:
+        session = self._session
+        if session.replaying:
+            return
+        if error is None:
+            try:
+                yield from session.end(Status.COMPLETED, result=self.result)
+            except InvalidInput as refused:  # a result that cannot be stored: nothing was written
+                yield from session.hand_back(refused)
+                raise
+        elif isinstance(error, Suspended) or session.poison is not None:
+            return
+        elif self.on_error == "fail" and isinstance(error, Exception) and not isinstance(error, StepfastError):
+            yield from session.end(Status.FAILED, error=error, reason=session.reason_of(error))
+        else:
+            yield from session.hand_back(error)
