@@ -25,7 +25,9 @@ MACHINE_PATHS = re.compile(r"(?<![\w.~$}/-])/(?:root|work|farm|home|Users)/[\w.-
 
 ADAPTER_CODE = re.compile(r"^adapters/[^/]+/(src|examples|bench)/.*\.py$")
 # The modules of Stepfast whose own names are public, beside those of the package itself.
-PUBLIC_MODULES = frozenset({"stepfast.threads", "stepfast.faces", "stepfast.cli.plugin", "stepfast.stored_names"})
+PUBLIC_MODULES = frozenset(
+    {"stepfast.adapters", "stepfast.threads", "stepfast.faces", "stepfast.cli.plugin", "stepfast.stored_names"}
+)
 
 
 def tracked_files() -> list[Path]:
@@ -91,7 +93,7 @@ def private_imports(code: str) -> Iterator[tuple[int, str]]:
             names = [each.name for each in node.names]
             if node.module == "stepfast":
                 hidden = [name for name in names if name not in public_names()]
-            elif node.module in PUBLIC_MODULES:
+            elif node.module in PUBLIC_MODULES or node.module.startswith("stepfast.adapters."):
                 hidden = [name for name in names if name.startswith("_")]
             elif node.module.startswith("stepfast."):
                 hidden = [name for name in names if f"{node.module}.{name}" not in PUBLIC_MODULES]
