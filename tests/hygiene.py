@@ -26,7 +26,14 @@ MACHINE_PATHS = re.compile(r"(?<![\w.~$}/-])/(?:root|work|farm|home|Users)/[\w.-
 ADAPTER_CODE = re.compile(r"^adapters/[^/]+/(src|examples|bench)/.*\.py$")
 # The modules of Stepfast whose own names are public, beside those of the package itself.
 PUBLIC_MODULES = frozenset(
-    {"stepfast.adapters", "stepfast.threads", "stepfast.faces", "stepfast.cli.plugin", "stepfast.stored_names"}
+    {
+        "stepfast.adapters",
+        "stepfast.cli.plugin",
+        "stepfast.faces",
+        "stepfast.flow",
+        "stepfast.stored_names",
+        "stepfast.threads",
+    }
 )
 
 

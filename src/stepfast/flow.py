@@ -1,23 +1,64 @@
 """Decisions without waiting: what a run does is written once, as generators that yield commands.
 
-Two dull drivers do the waiting, one blocking and one on an event loop, so that `Stepfast` and
-`AsyncStepfast` cannot disagree.
+`drive` performs the commands blocking and `drive_async` on an event loop, so that `Stepfast` and `AsyncStepfast` cannot
+disagree. `stream` and `stream_async` do the same for a flow that also emits values on its way. An adapter adds commands
+of its own: any object with the two methods of `Command`.
 """
 
 from __future__ import annotations
 
 import inspect
+import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from types import CoroutineType
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from stepfast.errors import InvalidInput
 from stepfast.ops import Op
 from stepfast.stores.base import AsyncStore, Store
 
+if TYPE_CHECKING:
+    import asyncio
+
 T = TypeVar("T")
 R = TypeVar("R")
+
+__all__ = [
+    "END",
+    "Abandoned",
+    "Call",
+    "Close",
+    "Command",
+    "Do",
+    "Emit",
+    "Flow",
+    "Next",
+    "Signal",
+    "Sleep",
+    "Until",
+    "Wait",
+    "do",
+    "drive",
+    "drive_async",
+    "stream",
+    "stream_async",
+]
+
+END: Final = object()
+"""The answer to `Next` when there is no further item."""
+_LOOK_AGAIN = 1.0
+
+
+class Command(Protocol):
+    """What a flow may yield: it knows how it is performed, blocking and awaited.
+
+    The result is the answer that the flow gets; an exception is raised in the flow, where the command was yielded.
+    """
+
+    def perform(self, store: Store, tenant: str) -> Any: ...
+
+    async def aperform(self, store: AsyncStore, tenant: str) -> Any: ...
 
 
 class Do(NamedTuple):
@@ -27,15 +68,36 @@ class Do(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Call the user's function; the answer is what it returns, or its exception is raised here."""
+    """Call a function; the answer is its result, awaited on an event loop, or its exception is raised here."""
 
     function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}  # noqa: RUF012 - never changed
+
+
+class Emit(NamedTuple):
+    """Hand a value to the consumer of the stream; there is no answer."""
+
+    value: Any
+
+
+class Abandoned(BaseException):
+    """Raised in a flow whose stream is closed by its consumer.
+
+    It stands for GeneratorExit, after which a generator could not yield the commands that clean up.
+    """
 
 
 class Sleep(NamedTuple):
     seconds: float
+
+    def perform(self, _store: Store, _tenant: str) -> None:
+        time.sleep(self.seconds)
+
+    async def aperform(self, _store: AsyncStore, _tenant: str) -> None:
+        from asyncio import sleep
+
+        await sleep(self.seconds)
 
 
 class Until(NamedTuple):
@@ -49,10 +111,124 @@ class Until(NamedTuple):
     ready: Callable[[list[Any]], bool]
     timeout: float | None = None
 
+    def perform(self, store: Store, tenant: str) -> list[Any]:
+        ends = None if self.timeout is None else time.monotonic() + self.timeout
+        with store.watch(*self.topics, tenant=tenant) as watch:
+            while True:
+                results = store.execute(self.ops, tenant=tenant)
+                left = None if ends is None else ends - time.monotonic()
+                if self.ready(results) or (left is not None and left <= 0):
+                    return results
+                watch.wait(_LOOK_AGAIN if left is None else min(left, _LOOK_AGAIN))
 
-Command = Do | Call | Sleep | Until
-Flow = Generator[Command, Any, T]
-_LOOK_AGAIN = 1.0
+    async def aperform(self, store: AsyncStore, tenant: str) -> list[Any]:
+        ends = None if self.timeout is None else time.monotonic() + self.timeout
+        with store.watch(*self.topics, tenant=tenant) as watch:
+            while True:
+                results = await store.execute(self.ops, tenant=tenant)
+                left = None if ends is None else ends - time.monotonic()
+                if self.ready(results) or (left is not None and left <= 0):
+                    return results
+                await watch.wait_async(_LOOK_AGAIN if left is None else min(left, _LOOK_AGAIN))
+
+
+class Next(NamedTuple):
+    """Take the next item of a generator, or of an async one on an event loop; the answer is `END` after the last."""
+
+    items: Any
+
+    def perform(self, _store: Store, _tenant: str) -> Any:
+        return next(self.items, END)
+
+    async def aperform(self, _store: AsyncStore, _tenant: str) -> Any:
+        return await anext(self.items, END)
+
+
+class Close(NamedTuple):
+    """Close a generator, or an async one on an event loop."""
+
+    items: Any
+
+    def perform(self, _store: Store, _tenant: str) -> None:
+        self.items.close()
+
+    async def aperform(self, _store: AsyncStore, _tenant: str) -> None:
+        await self.items.aclose()
+
+
+class Wait(NamedTuple):
+    """Wait for a signal, for so many seconds at most; the answer is whether it was given."""
+
+    signal: Signal
+    seconds: float | None = None
+
+    def perform(self, _store: Store, _tenant: str) -> bool:
+        return self.signal.wait(self.seconds)
+
+    async def aperform(self, _store: AsyncStore, _tenant: str) -> bool:
+        return await self.signal.wait_async(self.seconds)
+
+
+class Signal:
+    """Given once, from any thread; any number of callers wait for it, blocking or on event loops."""
+
+    __slots__ = ("_event", "_lock", "_others")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._event: threading.Event | None = None
+        self._others: list[Callable[[], None]] | None = []  # None once it was given
+
+    @property
+    def given(self) -> bool:
+        return self._others is None
+
+    def give(self) -> None:
+        with self._lock:
+            others, self._others = self._others, None
+            if self._event is not None:
+                self._event.set()
+        for wake in others or ():
+            wake()
+
+    def wait(self, seconds: float | None) -> bool:
+        with self._lock:
+            if self._others is None:
+                return True
+            if self._event is None:
+                self._event = threading.Event()
+        return self._event.wait(seconds)
+
+    async def wait_async(self, seconds: float | None) -> bool:
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            try:
+                loop.call_soon_threadsafe(_wake, woken)
+            except RuntimeError:  # that loop is closed, and the caller that waited on it is gone
+                return
+
+        with self._lock:
+            if self._others is None:
+                return True
+            self._others.append(wake)
+        try:
+            async with asyncio.timeout(seconds):
+                await woken
+        except TimeoutError:
+            return self.given
+        return True
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+Flow = Generator[Do | Call | Emit | Command, Any, T]
 
 
 def do(op: Op[R]) -> Flow[R]:
@@ -73,7 +249,7 @@ def drive(flow: Flow[T], store: Store, tenant: str) -> T:
                 elif type(command) is Do:
                     answer = store.execute(command.ops, tenant=tenant)
                 else:
-                    answer = _wait(command, store, tenant)
+                    answer = command.perform(store, tenant)  # type: ignore[union-attr]  # only `stream` has Emit
             except BaseException as error:
                 command = flow.throw(error)
             else:
@@ -82,25 +258,38 @@ def drive(flow: Flow[T], store: Store, tenant: str) -> T:
         return stop.value  # type: ignore[no-any-return]
 
 
+def stream(flow: Flow[T], store: Store, tenant: str) -> Generator[Any, None, T]:
+    """Run a flow, blocking, and yield what it emits. Closing the stream raises `Abandoned` in the flow."""
+    try:
+        command = flow.send(None)
+        while True:
+            try:
+                if type(command) is Emit:
+                    try:
+                        yield command.value
+                    except GeneratorExit:
+                        raise Abandoned from None
+                    answer = None
+                else:
+                    answer = drive(_only(command), store, tenant)
+            except BaseException as error:
+                command = flow.throw(error)
+            else:
+                command = flow.send(answer)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    except Abandoned:
+        raise GeneratorExit from None
+
+
+def _only(command: Do | Call | Emit | Command) -> Flow[Any]:
+    return (yield command)
+
+
 def _refuse_coroutine(command: Call, answer: CoroutineType[Any, Any, Any]) -> None:
     answer.close()
     name = getattr(command.function, "__qualname__", repr(command.function))
     raise InvalidInput(f"{name} is a coroutine function; run it with AsyncStepfast.")
-
-
-def _wait(command: Command, store: Store, tenant: str) -> Any:
-    if isinstance(command, Sleep):
-        time.sleep(command.seconds)
-        return None
-    assert isinstance(command, Until)  # noqa: S101
-    ends = None if command.timeout is None else time.monotonic() + command.timeout
-    with store.watch(*command.topics, tenant=tenant) as watch:
-        while True:
-            results = store.execute(command.ops, tenant=tenant)
-            left = None if ends is None else ends - time.monotonic()
-            if command.ready(results) or (left is not None and left <= 0):
-                return results
-            watch.wait(_LOOK_AGAIN if left is None else min(left, _LOOK_AGAIN))
 
 
 async def drive_async(flow: Flow[T], store: AsyncStore, tenant: str) -> T:
@@ -130,7 +319,7 @@ async def drive_async(flow: Flow[T], store: AsyncStore, tenant: str) -> T:
                     if type(answer) is CoroutineType or inspect.isawaitable(answer):
                         answer = await answer
                 else:
-                    answer = await _wait_async(command, store, tenant)
+                    answer = await command.aperform(store, tenant)  # type: ignore[union-attr]  # as in `drive`
             except BaseException as error:
                 command = flow.throw(error)
             else:
@@ -141,18 +330,28 @@ async def drive_async(flow: Flow[T], store: AsyncStore, tenant: str) -> T:
         return stop.value  # type: ignore[no-any-return]
 
 
-async def _wait_async(command: Command, store: AsyncStore, tenant: str) -> Any:
-    if isinstance(command, Sleep):
-        from asyncio import sleep
+async def stream_async(flow: Flow[Any], store: AsyncStore, tenant: str) -> AsyncGenerator[Any, None]:
+    """Run a flow on the event loop and yield what it emits; closing and cancelling are as in `stream`, `drive_async`.
 
-        await sleep(command.seconds)
-        return None
-    assert isinstance(command, Until)  # noqa: S101
-    ends = None if command.timeout is None else time.monotonic() + command.timeout
-    with store.watch(*command.topics, tenant=tenant) as watch:
+    A flow that is cancelled while a batch is on its way is cancelled there, without the answer.
+    """
+    try:
+        command = flow.send(None)
         while True:
-            results = await store.execute(command.ops, tenant=tenant)
-            left = None if ends is None else ends - time.monotonic()
-            if command.ready(results) or (left is not None and left <= 0):
-                return results
-            await watch.wait_async(_LOOK_AGAIN if left is None else min(left, _LOOK_AGAIN))
+            try:
+                if type(command) is Emit:
+                    try:
+                        yield command.value
+                    except GeneratorExit:
+                        raise Abandoned from None
+                    answer = None
+                else:
+                    answer = await drive_async(_only(command), store, tenant)
+            except BaseException as error:
+                command = flow.throw(error)
+            else:
+                command = flow.send(answer)
+    except StopIteration:
+        return
+    except Abandoned:
+        raise GeneratorExit from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from stepfast.flow import Flow
 from stepfast.threads import ListRecords
 from stepfast_langgraph import StepfastStore
 
@@ -14,6 +15,15 @@ KINDS = ("langgraph.store", "langgraph.store.vectors", "langgraph.store.ttl")
 def rows_of(store: StepfastStore, kind: str) -> list[str]:
     place = store._place
     return [record.record_id for record in place.store.one(ListRecords(kind=kind), tenant=place.tenant)]
+
+
+def perform(store: StepfastStore, command: Any) -> Any:
+    """One command of a flow that a test drives by hand."""
+
+    def only() -> Flow[Any]:
+        return (yield command)
+
+    return store._place.drive(only())
 
 
 def embed(texts: Sequence[str]) -> list[list[float]]:

@@ -29,7 +29,7 @@ from langgraph.store.base import (
 )
 from langgraph.store.memory import InMemoryStore
 
-from adapters.langgraph.tests.store_kit import INDEX, KINDS, embed, rows_of
+from adapters.langgraph.tests.store_kit import INDEX, KINDS, embed, perform, rows_of
 from stepfast import Codec, Damaged, InvalidInput, KeyRing, Unencodable
 from stepfast.threads import GetRecord, PutRecord
 from stepfast_langgraph import StepfastStore
@@ -162,13 +162,13 @@ def test_searches_and_listings_reach_beyond_any_page(store: StepfastStore) -> No
 def test_an_item_that_is_put_while_a_search_turns_a_page_is_not_missed(store: StepfastStore) -> None:
     store.batch([PutOp(("n",), f"k{number:03}", {"wanted": number == 99}) for number in range(100)])
     search = store._batch([SearchOp(("n",), filter={"wanted": True}, limit=5)])
-    answer = store._driver._answer(next(search))
+    answer = perform(store, next(search))
     assert "n//k099" not in [record.record_id for record in answer[0]], "it must lie on a later page"
     store.put(("n",), "k099", {"wanted": True, "moved": "to the front"})
     found: list[Any] = []
     try:
         while True:
-            answer = store._driver._answer(search.send(answer))
+            answer = perform(store, search.send(answer))
     except StopIteration as ended:
         [found] = ended.value
     assert [item.key for item in found] == ["k099"]

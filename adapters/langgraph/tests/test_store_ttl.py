@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.langgraph.tests.store_kit import KINDS, rows_of
+from adapters.langgraph.tests.store_kit import KINDS, perform, rows_of
 from stepfast import Clock, Conflict, open_store
 from stepfast.threads import PutRecord
 from stepfast_langgraph import StepfastStore
@@ -80,10 +80,10 @@ def test_an_item_put_again_while_a_sweep_looks_is_kept(timed: StepfastStore, clo
     sweep = timed._sweep()
     command = next(sweep)
     while not any(isinstance(op, PutRecord) for op in getattr(command, "ops", ())):
-        command = sweep.send(timed._driver._answer(command))
+        command = sweep.send(perform(timed, command))
     timed.put(("n",), "k", {"v": 2})
     with pytest.raises(Conflict) as refused:
-        timed._driver._answer(command)
+        perform(timed, command)
     with pytest.raises(StopIteration) as ended:
         sweep.throw(refused.value)
     assert ended.value.value == 0

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 
 from stepfast import InvalidInput
+from stepfast.flow import Do, Flow
 from stepfast.threads import CopyThread, DeleteThread, DropCheckpoints, FindRuns, Item, ListCheckpoints
 
 from ._delta import cut
-from ._flow import Do, Flow
 from ._inner import Inner, after_pending
 
 _PAGE = 500

@@ -12,10 +12,10 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
+from stepfast.flow import Do, Flow
 from stepfast.stored_names import GRAPH_DELTA_KEY
 from stepfast.threads import Checkpoint, Item, NewCheckpoint, PutThread, ReadPath, ReadPieces, ReadThread
 
-from ._flow import Do, Flow
 from ._heads import Head, decode_write, encode_head
 from ._inner import Inner, after_pending
 from ._parents import place_of

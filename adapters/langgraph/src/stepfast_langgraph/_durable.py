@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing
+from contextlib import aclosing
 from contextvars import Context, copy_context
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -15,19 +15,19 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from stepfast import (
     AsyncRun,
     AsyncStepfast,
+    AsyncStore,
     AsyncWorker,
     InvalidInput,
     Run,
     Stepfast,
     Store,
-    Suspended,
     Worker,
 )
+from stepfast.flow import Flow, drive, drive_async, stream, stream_async
 
 from ._carried import CarriedSaver, current_trip
 from ._chunks import Chunks
 from ._contexts import apart, apart_async
-from ._courses import Go, ado, adrive, do, drive
 from ._journey import Journey, OnWait
 from ._opening import Anywhere, Place, open_place
 from ._trip import Trip, is_answer
@@ -205,14 +205,17 @@ class Durable:
     def handle(self, run: Run, payload: Any) -> Any:
         """A worker's handler: the payload is the graph's input, and the result is its final state."""
         journey = Journey(payload, run.run_id, self._config, "suspend", self._graph_options({}), Chunks(()))
-        for _ in apart(_own_context(), self._travel(journey, run, self._carried(run.store))):
+        travel = self._travel(journey, run, self._carried(run.store))
+        for _ in apart(_own_context(), stream(travel, run.store, run.store.tenant)):
             pass
         return journey.result
 
     async def ahandle(self, run: AsyncRun, payload: Any) -> Any:
         """The same for a worker on an event loop."""
         journey = Journey(payload, run.run_id, self._config, "suspend", self._graph_options({}), Chunks(()))
-        async with aclosing(apart_async(_own_context(), self._atravel(journey, run, self._carried(run.store)))) as all_:
+        travel = self._travel(journey, run, self._carried(run.store))
+        chunks = stream_async(travel, AsyncStore(run.store), run.store.tenant)
+        async with aclosing(apart_async(_own_context(), chunks)) as all_:
             async for _ in all_:
                 pass
         return journey.result
@@ -308,113 +311,59 @@ class Durable:
     def _came_to(self, trip: Trip) -> Any:
         return trip.result if self._result is None else self._result(trip.result)
 
-    def _trip(self, journey: Journey, run: Run | AsyncRun, graph: Any) -> Trip:
+    def _trip(self, journey: Journey, run: Run | AsyncRun, graph: Any, client: Any) -> Trip:
         given = journey.given
         resume = given if is_answer(given) else None
         options = dict(journey.options)
         if not journey.chunks.wants_anything:
             options.setdefault("output_keys", graph.output_channels)
-        return Trip(run, graph, run.codec, journey.config, journey.chunks, options, resume, self._on_in_doubt)
+        return Trip(client, run, graph, run.codec, journey.config, journey.chunks, options, resume, self._on_in_doubt)
 
-    # --- blocking ----------------------------------------------------------------------------------------
+    # --- the same, blocking and on an event loop ---------------------------------------------------------
+
+    def _travel(self, journey: Journey, run: Run | AsyncRun, graph: Any, client: Any = None) -> Flow[None]:
+        trip = self._trip(journey, run, graph, client)
+        current_trip.set(trip)
+        yield from trip.course(journey.input_of(run))
+        yield trip.report()
+        journey.result = self._came_to(trip)
+
+    def _opening(self, journey: Journey, client: Any, graph: Any) -> Flow[Any]:
+        return journey.opening(client, graph, self._on_drift, self._options_of(journey))
 
     def _stream(self, journey: Journey) -> Iterator[Any]:
         return apart(_own_context(), self._begin(journey))
 
     def _begin(self, journey: Journey) -> Generator[Any, None, None]:
         client = self._client(Stepfast)
-        graph = self._carried(client.store)
-        opening = journey.opening(self._on_drift, self._options_of(journey))
-        run: Run = drive(opening, {"client": client, "graph": graph})
+        store, graph = client.store, self._carried(client.store)
+        run: Run = drive(self._opening(journey, client, graph), store, store.tenant)
         with run:
             if run.replaying:
                 journey.result = run.result
                 yield from journey.chunks.last(run.result)
                 return
-            yield from self._travel(journey, run, graph, client)
+            yield from stream(self._travel(journey, run, graph, client), store, store.tenant)
             run.complete(journey.result)
-
-    def _travel(
-        self, journey: Journey, run: Run, graph: Any, client: Stepfast | None = None
-    ) -> Generator[Any, None, None]:
-        trip = self._trip(journey, run, graph)
-        current_trip.set(trip)
-        whom = {"client": client, "run": run, "graph": graph, "saver": graph.checkpointer}
-        course = trip.course(journey.input_of(run))
-        answer: Any = None
-        while True:
-            try:
-                step = course.send(answer)
-            except StopIteration:
-                break
-            if isinstance(step, Go):
-                trip.stopped = False
-                with closing(graph.stream(step.input, step.config, **trip.options)) as chunks:
-                    for chunk in chunks:
-                        shown = trip.see(chunk)
-                        run.report(trip.doing, step=trip.step)
-                        yield from shown
-                answer = trip.stopped
-            else:
-                try:
-                    answer = do(step, whom)
-                except Suspended as waiting:
-                    waiting.decisions = trip.unanswered or waiting.decisions
-                    raise
-        run.report(trip.doing, step=trip.step)
-        journey.result = self._came_to(trip)
-
-    # --- on an event loop ----------------------------------------------------------------------------------
 
     def _astream(self, journey: Journey) -> AsyncGenerator[Any, None]:
         return apart_async(_own_context(), self._abegin(journey))
 
     async def _abegin(self, journey: Journey) -> AsyncGenerator[Any, None]:
         client = self._client(AsyncStepfast)
-        graph = self._carried(client.store)
-        opening = journey.opening(self._on_drift, self._options_of(journey))
-        run: AsyncRun = await adrive(opening, {"client": client, "graph": graph})
+        store, graph = AsyncStore(client.store), self._carried(client.store)
+        run: AsyncRun = await drive_async(self._opening(journey, client, graph), store, client.store.tenant)
         async with run:
             if run.replaying:
                 journey.result = run.result
                 for chunk in journey.chunks.last(run.result):
                     yield chunk
                 return
-            async with aclosing(self._atravel(journey, run, graph, client)) as chunks:
+            travel = stream_async(self._travel(journey, run, graph, client), store, client.store.tenant)
+            async with aclosing(travel) as chunks:
                 async for chunk in chunks:
                     yield chunk
             run.complete(journey.result)
-
-    async def _atravel(
-        self, journey: Journey, run: AsyncRun, graph: Any, client: AsyncStepfast | None = None
-    ) -> AsyncGenerator[Any, None]:
-        trip = self._trip(journey, run, graph)
-        current_trip.set(trip)
-        whom = {"client": client, "run": run, "graph": graph, "saver": graph.checkpointer}
-        course = trip.course(journey.input_of(run))
-        answer: Any = None
-        while True:
-            try:
-                step = course.send(answer)
-            except StopIteration:
-                break
-            if isinstance(step, Go):
-                trip.stopped = False
-                async with aclosing(graph.astream(step.input, step.config, **trip.options)) as chunks:
-                    async for chunk in chunks:
-                        shown = trip.see(chunk)
-                        await run.report(trip.doing, step=trip.step)
-                        for each in shown:
-                            yield each
-                answer = trip.stopped
-            else:
-                try:
-                    answer = await ado(step, whom)
-                except Suspended as waiting:
-                    waiting.decisions = trip.unanswered or waiting.decisions
-                    raise
-        await run.report(trip.doing, step=trip.step)
-        journey.result = self._came_to(trip)
 
 
 def _place_of(saver: Any) -> Any:

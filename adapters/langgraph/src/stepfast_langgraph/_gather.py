@@ -11,9 +11,8 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from stepfast.flow import Signal
 from stepfast.threads import Writes
-
-from ._flow import Signal
 
 
 class Ticket:

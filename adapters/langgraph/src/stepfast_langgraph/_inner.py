@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from stepfast import AsyncStore, Conflict, OutcomeUnknown, StepfastError
+from stepfast import Conflict, OutcomeUnknown, StepfastError
+from stepfast.flow import Do, Flow
 from stepfast.threads import Op, PutThread, ReadThread, Writes
 
-from ._flow import Do, Flow, drive, drive_async
 from ._gather import Gather, Ticket
 from ._heads import decode_write, encode_write
 from ._lines import Lines
@@ -20,12 +19,11 @@ from ._patience import Patience
 if TYPE_CHECKING:
     from ._turns import Turns
 
-T = TypeVar("T")
 RETRIES = 8  # of a commit whose lanes or home another process moved meanwhile
 
 
 class Inner:
-    """The state of a saver, and how its flows are driven."""
+    """The state of a saver, and what drives its flows."""
 
     def __init__(
         self,
@@ -46,17 +44,7 @@ class Inner:
         self.ttl_seconds = ttl_seconds
         self.patience = patience
         self.allowed = frozenset(allowed)
-        self._mine = threading.local()
-
-    def run(self, flow: Flow[T]) -> T:
-        return drive(flow, self.opened.store, self.tenant)
-
-    async def arun(self, flow: Flow[T]) -> T:
-        # One for each thread, as each has an event loop of its own.
-        store: AsyncStore | None = getattr(self._mine, "store", None)
-        if store is None:
-            store = self._mine.store = AsyncStore(self.opened.store)
-        return await drive_async(flow, store, self.tenant)
+        self.run, self.arun = opened.drive, opened.adrive
 
 
 def insist(ops: Sequence[Op[Any]]) -> Flow[list[Any]]:

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from stepfast import AsyncRun, Conflict, NotFound, Run, Suspended
+from stepfast import AsyncRun, AsyncStepfast, Conflict, NotFound, Run, Stepfast, Suspended
+from stepfast.flow import Call, Flow
 
 from . import _questions as questions
 from ._chunks import Chunks
-from ._courses import Ask, Course
-from ._trip import give_answer, is_answer
+from ._trip import Ask, give_answer, is_answer
 
 log = logging.getLogger("stepfast")
 OnWait = Literal["suspend", "block"]
@@ -49,23 +49,25 @@ class Journey:
             return self.given
         return run.payload
 
-    def opening(self, on_drift: str, options: Mapping[str, Any]) -> Course[Any]:
+    def opening(
+        self, client: Stepfast | AsyncStepfast, graph: Any, on_drift: str, options: Mapping[str, Any]
+    ) -> Flow[Any]:
         """Open the run. One that waits is answered first, if its caller or its thread has the answer."""
         run_id, given = self.run_id, self.given
         is_resume = is_answer(given)
         if is_resume or self.on_wait == "block":
             try:
-                seen = yield Ask("client", "get_intent", (run_id,))
+                seen = yield Call(client.get_intent, (run_id,))
             except NotFound:
                 if is_resume:
                     raise
             else:
                 if seen["status"] == "WAITING":
-                    yield from self._unblock()
+                    yield from self._unblock(client, graph)
         try:
-            return (yield self._open(None if is_resume else given, options))
+            return (yield self._open(client, None if is_resume else given, options))
         except Suspended as waiting:
-            answered, keys = yield from self._unblock()
+            answered, keys = yield from self._unblock(client, graph)
             if not answered:
                 raise Suspended(str(waiting), intent_id=waiting.intent_id, decisions=keys) from None
         except Conflict as changed:
@@ -74,15 +76,15 @@ class Journey:
             if on_drift == "warn":
                 log.warning("run %s goes on with its recorded input: %s", run_id, changed)
             self.given = given = None
-        return (yield self._open(None if is_resume else given, options))
+        return (yield self._open(client, None if is_resume else given, options))
 
-    def _open(self, payload: Any, options: Mapping[str, Any]) -> Ask:
-        return Ask("client", "run", (self.run_id,), {**options, "payload": payload, "on_wait": self.on_wait})
+    def _open(self, client: Stepfast | AsyncStepfast, payload: Any, options: Mapping[str, Any]) -> Call:
+        return Call(client.run, (self.run_id,), {**options, "payload": payload, "on_wait": self.on_wait})
 
-    def _unblock(self) -> Course[tuple[bool, list[str]]]:
+    def _unblock(self, client: Stepfast | AsyncStepfast, graph: Any) -> Flow[tuple[bool, list[str]]]:
         """Whether an answer was found for a run that waits, and what it waits for."""
         run_id = self.run_id
-        decisions = yield Ask("client", "decisions", (run_id,))
+        decisions = yield Call(client.decisions, (run_id,))
         keys = [each["key"] for each in decisions]
         known = {questions.interrupt_of(each["key"]): each for each in decisions}
         waiting = {name: each for name, each in known.items() if name is not None}
@@ -91,15 +93,16 @@ class Journey:
         if is_answer(self.given):
             brought = questions.share_out(self.given.resume, waiting)
             for interrupt_id, value in brought.items():
-                yield give_answer(run_id, waiting[interrupt_id]["key"], value, waiting[interrupt_id]["outcomes"])
+                decision = waiting[interrupt_id]
+                yield give_answer(client, run_id, decision["key"], value, decision["outcomes"])
             if brought:
                 return True, keys
-        intent = yield Ask("client", "get_intent", (run_id,))
+        intent = yield Call(client.get_intent, (run_id,))
         thread_id = intent["labels"].get("thread_id", run_id)
-        state = yield Ask("graph", "get_state", ({"configurable": {"thread_id": thread_id}},))
+        state = yield Ask(graph, "get_state", {"configurable": {"thread_id": thread_id}})
         asked_still = {interrupt.id for interrupt in state.interrupts}
         gone = [each for name, each in waiting.items() if name not in asked_still]
         for each in gone:
             word = {"comment": "it was answered on the thread itself", "actor": "langgraph"}
-            yield Ask("client", "answer", (run_id, each["outcomes"][-1], each["key"]), word)
+            yield Call(client.answer, (run_id, each["outcomes"][-1], each["key"]), word)
         return bool(gone), keys

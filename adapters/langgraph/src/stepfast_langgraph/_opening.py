@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from stepfast import AsyncStepfast, AsyncStore, Codec, InvalidInput, KeyRing, Stepfast, Store, open_store
+from stepfast.flow import Flow, drive, drive_async
+
+T = TypeVar("T")
 
 Anywhere: TypeAlias = "str | os.PathLike[str] | Store | AsyncStore | Stepfast | AsyncStepfast | None"
 """What every part of this adapter takes as ``store``; None is ``STEPFAST_URL`` or the embedded store."""
@@ -18,11 +22,21 @@ class Place:
 
     def __init__(self, store: Store, codec: Codec, *, owned: bool) -> None:
         self.store = store
-        self.astore = AsyncStore(store)
         self.codec = codec
         self.tenant = store.tenant
         self._owned = owned
         self._last: list[Callable[[], None]] = []
+        self._mine = threading.local()
+
+    def drive(self, flow: Flow[T]) -> T:
+        return drive(flow, self.store, self.tenant)
+
+    async def adrive(self, flow: Flow[T]) -> T:
+        # An AsyncStore for each thread, as each has an event loop of its own.
+        store: AsyncStore | None = getattr(self._mine, "store", None)
+        if store is None:
+            store = self._mine.store = AsyncStore(self.store)
+        return await drive_async(flow, store, self.tenant)
 
     def before_close(self, function: Callable[[], None]) -> None:
         """Have something done while the store is still open."""
@@ -38,7 +52,7 @@ class Place:
         while self._last:
             await asyncio.to_thread(self._last.pop())
         if self._owned:
-            await self.astore.close()
+            await asyncio.to_thread(self.store.close)
 
 
 def open_place(

@@ -10,11 +10,11 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 
 from stepfast import Damaged, InvalidInput
+from stepfast.flow import Do, Flow, Signal, Wait
 from stepfast.stored_names import GRAPH_DELTA_KEY
 from stepfast.threads import Checkpoint as StoredCheckpoint
 from stepfast.threads import Item, ListCheckpoints, Page, ReadPieces, ReadThread, View, Writes
 
-from ._flow import Do, Flow, Signal, Wait
 from ._heads import Head, decode_write
 from ._inner import Inner, after_pending
 from ._metadata import asked, matches

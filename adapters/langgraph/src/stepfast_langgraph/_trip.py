@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import langgraph.types
 from langgraph.types import Command
 
-from stepfast import AsyncRun, Codec, Conflict, InvalidInput, NotFound, Run
+from stepfast import AsyncRun, AsyncStepfast, Codec, Conflict, InvalidInput, NotFound, Run, Stepfast, Suspended
+from stepfast.flow import END, Call, Close, Emit, Flow, Next
 from stepfast.stored_names import GRAPH_RUN_MARK
 
 from . import _questions as questions
 from ._chunks import INTERRUPT, Chunks
-from ._courses import Ask, Course, Go, HasMark
 
 _RESUME = "__resume__"
 # Since then each interrupt of a node has an id of its own, and a state shows only those that wait. Before, all of a
@@ -21,11 +21,47 @@ _RESUME = "__resume__"
 _IDS_TELL_ANSWERS = hasattr(langgraph.types, "_interrupt_id")
 
 
+class Ask(NamedTuple):
+    """Call a method of a graph or a saver; on an event loop its twin, whose name begins with *a*."""
+
+    whom: Any
+    method: str
+    config: Mapping[str, Any]
+
+    def perform(self, *_store: Any) -> Any:
+        return getattr(self.whom, self.method)(self.config)
+
+    async def aperform(self, *_store: Any) -> Any:
+        return await getattr(self.whom, f"a{self.method}")(self.config)
+
+
+class HasMark(NamedTuple):
+    """The answer is whether the thread has a checkpoint with this mark."""
+
+    saver: Any
+    config: Mapping[str, Any]
+    mark: str
+
+    def perform(self, *_store: Any) -> bool:
+        return any(True for _ in self.saver.list(*self._asked[0], **self._asked[1]))
+
+    async def aperform(self, *_store: Any) -> bool:
+        async for _ in self.saver.alist(*self._asked[0], **self._asked[1]):
+            return True
+        return False
+
+    @property
+    def _asked(self) -> tuple[tuple[Any], dict[str, Any]]:
+        place = {"configurable": {**self.config["configurable"], "checkpoint_ns": ""}}
+        return (place,), {"filter": {GRAPH_RUN_MARK: self.mark}, "limit": 1}
+
+
 class Trip:
     """Where a run is in its graph."""
 
     def __init__(
         self,
+        client: Stepfast | AsyncStepfast | None,
         run: Run | AsyncRun,
         graph: Any,
         codec: Codec,
@@ -35,6 +71,7 @@ class Trip:
         resume: Command[Any] | None,
         on_in_doubt: str,
     ) -> None:
+        self.client = client
         self.run = run
         self.graph = graph
         self.chunks = chunks
@@ -97,33 +134,51 @@ class Trip:
 
     # --- what is done --------------------------------------------------------------------------------
 
-    def course(self, given: Any) -> Course[None]:
+    def course(self, given: Any) -> Flow[None]:
         """Begin, or go on where an earlier attempt stopped; ask people where the graph does; to the end."""
         run = self.run
         # The first attempt finds nothing of an earlier one.
-        began = run.resumed and (yield HasMark(self.config, self._mark))
+        began = run.resumed and (yield HasMark(self.graph.checkpointer, self.config, self._mark))
         if not began and self._resume is not None:
             raise NotFound(f"run {run.run_id} waits for no answer: it has not begun. Start it with its input.")
-        stopped = True if began else (yield Go(given, self._first_config))
+        stopped = True if began else (yield from self._go(given, self._first_config))
         while stopped:
-            state = yield Ask("graph", "get_state", (self.config,))
+            state = yield Ask(self.graph, "get_state", self.config)
             if state.metadata is not None:
                 self.step = max(state.metadata.get("step", 0), 0)
             answered = {} if _IDS_TELL_ANSWERS else (yield from self._count_answers(state))
             # After a crash an old langgraph shows what was answered, too: then let the node itself ask again.
             again = None if began and answered else (yield from self._ask(state, answered))
             began, self._resume = False, None  # the word was meant for what waited then, not for what comes later
-            stopped = yield Go(again, self.config)
+            stopped = yield from self._go(again, self.config)
 
-    def _count_answers(self, state: Any) -> Course[dict[str, int]]:
+    def _go(self, given: Any, config: Mapping[str, Any]) -> Flow[bool]:
+        """Run the graph with this input; returns whether it stopped before its end."""
+        self.stopped = False
+        start = self.graph.stream if isinstance(self.run, Run) else self.graph.astream
+        chunks = start(given, config, **self.options)
+        try:
+            while (chunk := (yield Next(chunks))) is not END:
+                shown = self.see(chunk)
+                yield self.report()
+                for each in shown:
+                    yield Emit(each)
+        finally:
+            yield Close(chunks)
+        return self.stopped
+
+    def report(self) -> Call:
+        return Call(self.run.report, (self.doing,), {"step": self.step})
+
+    def _count_answers(self, state: Any) -> Flow[dict[str, int]]:
         """How many interrupts of each task have had their answer."""
         if not state.interrupts:
             return {}
-        saved = yield Ask("saver", "get_tuple", (state.config,))
+        saved = yield Ask(self.graph.checkpointer, "get_tuple", state.config)
         found = {} if saved is None else {w[0]: len(w[2]) for w in saved.pending_writes or () if w[1] == _RESUME}
         return {task.id: found[task.id] for task in state.tasks if task.interrupts and found.get(task.id)}
 
-    def _ask(self, state: Any, answered: Mapping[str, int]) -> Course[Any]:
+    def _ask(self, state: Any, answered: Mapping[str, int]) -> Flow[Any]:
         """Ask all that the graph waits for, then wait for all of the answers; gives what it resumes with."""
         asked = [
             questions.of_interrupt(interrupt, task.name, self._codec, answered.get(task.id, 0))
@@ -140,27 +195,31 @@ class Trip:
         yield from self._pose(asked)
         resume: dict[str, Any] = {q.interrupt_id or "": {"outcome": self._on_in_doubt} for q in settled}
         for question in asked:
-            answer = yield Ask("run", "ask", (question.text,), _words(question))
+            try:
+                answer = yield Call(self.run.ask, (question.text,), _words(question))
+            except Suspended as waiting:
+                waiting.decisions = self.unanswered or waiting.decisions
+                raise
             if question.interrupt_id is not None:
                 resume[question.interrupt_id] = question.resume(answer)
         return Command(resume=resume) if resume else None
 
-    def _pose(self, asked: list[questions.Question]) -> Course[None]:
+    def _pose(self, asked: list[questions.Question]) -> Flow[None]:
         """All at once, before the first is waited for; what the caller has brought along is answered here."""
         waiting = {}
         self.unanswered = []
         for question in asked:
-            if (yield Ask("run", "pose", (question.text,), _words(question))) is None:
+            if (yield Call(self.run.pose, (question.text,), _words(question))) is None:
                 self.unanswered.append(f"ask:{question.key}")
                 if question.interrupt_id is not None:
                     waiting[question.interrupt_id] = question
         if self._resume is not None:
             for interrupt_id, value in questions.share_out(self._resume.resume, waiting).items():
                 question = waiting[interrupt_id]
-                yield give_answer(self.run.run_id, f"ask:{question.key}", value, question.outcomes)
+                yield give_answer(self.client, self.run.run_id, f"ask:{question.key}", value, question.outcomes)
                 self.unanswered.remove(f"ask:{question.key}")
 
-    def _breakpoints(self, state: Any) -> Course[list[questions.Question]]:
+    def _breakpoints(self, state: Any) -> Flow[list[questions.Question]]:
         """A breakpoint that the graph stands at, asked about under its checkpoint, so that each is asked once."""
         before = self._nodes_at("interrupt_before")
         after = self._nodes_at("interrupt_after")
@@ -171,8 +230,8 @@ class Trip:
         if stands:
             return [questions.of_breakpoint(checkpoint_id, stands, "before")]
         if after and state.next and state.parent_config is not None:
-            now = yield Ask("saver", "get_tuple", (state.config,))
-            earlier = yield Ask("saver", "get_tuple", (state.parent_config,))
+            now = yield Ask(self.graph.checkpointer, "get_tuple", state.config)
+            earlier = yield Ask(self.graph.checkpointer, "get_tuple", state.parent_config)
             ran = [name for name in _ran(earlier, now) if after == "*" or name in after]
             if ran:
                 return [questions.of_breakpoint(checkpoint_id, ran, "after")]
@@ -196,11 +255,11 @@ def thread_of(run: Run | AsyncRun, config: Mapping[str, Any]) -> str:
     return begun or (str(given) if given is not None else intent.run_id or intent.journal_id)
 
 
-def give_answer(run_id: str, key: str, value: Any, outcomes: Sequence[str]) -> Ask:
+def give_answer(client: Any, run_id: str, key: str, value: Any, outcomes: Sequence[str]) -> Call:
     """Answer a decision for a caller who brought the value."""
     answer = questions.as_answer(value, outcomes)
     options = {"value": answer["value"], "comment": answer.get("comment"), "actor": "Command(resume)"}
-    return Ask("client", "answer", (run_id, answer["outcome"], key), options)
+    return Call(client.answer, (run_id, answer["outcome"], key), options)
 
 
 def is_answer(given: Any) -> bool:

@@ -27,9 +27,8 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tracers.context import register_configure_hook
 
 from stepfast import Conflict, RunBusy, StepfastError
+from stepfast.flow import Do, Flow, Signal, Wait
 from stepfast.threads import DeleteRecord, GetRecord, Op, PutRecord, Record
-
-from ._flow import Do, Flow, Signal, Wait
 
 if TYPE_CHECKING:
     from ._inner import Inner

@@ -9,9 +9,9 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import WRITES_IDX_MAP, ChannelVersions, Checkpoint, CheckpointMetadata
 
 from stepfast import Conflict, InvalidInput
+from stepfast.flow import Do, Flow, Wait
 from stepfast.threads import NewCheckpoint, PutThread, ReadPieces, ReadThread, Write, Writes
 
-from ._flow import Do, Flow, Wait
 from ._gather import Ticket
 from ._heads import encode_head, encode_write
 from ._inner import RETRIES, Inner, commit, find_home, insist, sealed

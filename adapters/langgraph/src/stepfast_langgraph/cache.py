@@ -12,12 +12,12 @@ from uuid import uuid4
 from langgraph.cache.base import BaseCache, FullKey, Namespace
 
 from stepfast import Codec, CodecError, Conflict, InvalidInput, KeyRing
+from stepfast.flow import Do, Flow
 from stepfast.threads import DeleteRecord, DeleteRecords, GetRecord, ListRecords, Op, PutRecord, Record
 
-from ._driving import PAGE, Driver, Flow, Now
-from ._flow import Do
 from ._names import record_id
 from ._opening import Anywhere, open_place
+from ._records import PAGE, StoreTime
 
 log = logging.getLogger("stepfast.langgraph")
 ValueT = TypeVar("ValueT")
@@ -47,33 +47,33 @@ class StepfastCache(BaseCache[ValueT]):
     ) -> None:
         super().__init__()
         self._place = open_place(store, codec=codec, keyring=keyring, api_key=api_key)
-        self._driver = Driver(self._place)
+        self._now = StoreTime(self._place.store)
 
     def get(self, keys: Sequence[FullKey]) -> dict[FullKey, ValueT]:
-        return self._driver.run(self._get(keys))
+        return self._place.drive(self._get(keys))
 
     async def aget(self, keys: Sequence[FullKey]) -> dict[FullKey, ValueT]:
-        return await self._driver.arun(self._get(keys))
+        return await self._place.adrive(self._get(keys))
 
     def set(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> None:
-        self._driver.run(self._set(pairs))
+        self._place.drive(self._set(pairs))
 
     async def aset(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> None:
-        await self._driver.arun(self._set(pairs))
+        await self._place.adrive(self._set(pairs))
 
     def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:
         """Forget all of these namespaces, or everything."""
-        self._driver.run(self._clear(namespaces))
+        self._place.drive(self._clear(namespaces))
 
     async def aclear(self, namespaces: Sequence[Namespace] | None = None) -> None:
-        await self._driver.arun(self._clear(namespaces))
+        await self._place.adrive(self._clear(namespaces))
 
     def sweep(self) -> int:
         """Delete what has expired; gives how many. It cannot be read any more anyway."""
-        return self._driver.run(self._sweep())
+        return self._place.drive(self._sweep())
 
     async def asweep(self) -> int:
-        return await self._driver.arun(self._sweep())
+        return await self._place.adrive(self._sweep())
 
     def close(self) -> None:
         """Close the store, if this object opened it."""
@@ -134,7 +134,7 @@ class StepfastCache(BaseCache[ValueT]):
 
     def _expired(self, record: Record) -> Flow[bool]:
         life = _LIFE.unpack_from(record.body)[0] if len(record.body) >= _LIFE.size else _FOR_EVER
-        return life != _FOR_EVER and record.updated_at + life <= (yield Now())
+        return life != _FOR_EVER and record.updated_at + life <= (yield self._now)
 
     def _clear(self, namespaces: Sequence[Namespace] | None) -> Flow[None]:
         prefixes = [_ROOT] if namespaces is None else [_name(tuple(each), "") for each in namespaces]

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
+from langchain_core.embeddings import Embeddings
 from langgraph.store.base import (
     BaseStore,
     GetOp,
@@ -24,15 +25,15 @@ from langgraph.store.base import (
 )
 
 from stepfast import Codec, Conflict, InvalidInput, KeyRing, StepfastError
+from stepfast.flow import Do, Flow
 from stepfast.threads import DeleteRecord, GetRecord, ListRecords, PutRecord, RecentRecords, Record
 from stepfast.threads import Op as StoreOp
 
 from . import _filters, _items, _vectors
-from ._driving import LEAST, PAGE, Driver, Embed, Flow, Now, list_records, next_size
-from ._flow import Do
 from ._items import Items, Row, to_row
 from ._names import check_home, check_key, check_namespace, from_record_id, namespace_id, record_id
 from ._opening import Anywhere, open_place
+from ._records import LEAST, PAGE, Embed, StoreTime, list_records, next_size
 
 log = logging.getLogger("stepfast.langgraph")
 
@@ -62,16 +63,16 @@ class StepfastStore(BaseStore):
         self.index_config = index
         self.ttl_config = ttl
         self._dims: int | None = None
+        self._embeddings: Embeddings | None = None
         self._fields: list[tuple[str, Any]] = []
-        embeddings = None
         if index is not None:
             if index.get("distance_type", "cosine") != "cosine":
                 raise InvalidInput("index: only distance_type='cosine' is offered.")
-            embeddings = ensure_embeddings(index.get("embed"))
+            self._embeddings = ensure_embeddings(index.get("embed"))
             self._dims = index.get("dims")
             self._fields = _tokenized(index.get("fields") or ["$"])
         self._place = open_place(store, codec=codec, keyring=keyring, api_key=api_key)
-        self._driver = Driver(self._place, embeddings)
+        self._now = StoreTime(self._place.store)
         self._items = Items(self._place.codec, self._place.tenant)
         self._sweeper: _Sweeper | None = None
         self._lock = threading.Lock()
@@ -93,17 +94,17 @@ class StepfastStore(BaseStore):
         return self._place.store.url
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        return self._driver.run(self._batch(list(ops)))
+        return self._place.drive(self._batch(list(ops)))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        return await self._driver.arun(self._batch(list(ops)))
+        return await self._place.adrive(self._batch(list(ops)))
 
     def sweep_ttl(self) -> int:
         """Delete the items whose time is over; gives how many. They cannot be read any more anyway."""
-        return self._driver.run(self._sweep())
+        return self._place.drive(self._sweep())
 
     async def asweep_ttl(self) -> int:
-        return await self._driver.arun(self._sweep())
+        return await self._place.adrive(self._sweep())
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> None:
         """Sweep in the background until `stop_ttl_sweeper` or `close`; every 5 minutes if nothing else is said."""
@@ -164,8 +165,8 @@ class StepfastStore(BaseStore):
         texts = self._texts(puts)
         queries = [op.query for op in ops if isinstance(op, SearchOp) and op.query] if self._fields else []
         embedded: list[Any] = []
-        if texts or queries:
-            embedded = yield Embed([text for _, text in texts], queries)
+        if self._embeddings is not None and (texts or queries):
+            embedded = yield Embed(self._embeddings, [text for _, text in texts], queries)
         by_query = dict(zip(queries, embedded[len(texts) :], strict=True))
         results: list[Result] = [None] * len(ops)
         if gets:
@@ -230,7 +231,7 @@ class StepfastStore(BaseStore):
         mortal = [row for row in rows.values() if row.life is not None]
         if mortal:
             touches = yield Do([GetRecord(kind=_items.TTL, record_id=row.name) for row in mortal])
-            now: int = yield Now()
+            now: int = yield self._now
             for row, touch in zip(mortal, touches, strict=True):
                 if _items.expired(row, touch, now):
                     del rows[row.name]
@@ -301,7 +302,7 @@ class StepfastStore(BaseStore):
             window.touches.update(
                 _by_id((yield Do([GetRecord(kind=_items.TTL, record_id=row.name) for row in mortal])))
             )
-            window.now = yield Now()
+            window.now = yield self._now
         for row in rows:
             window.seen.add(row.name)
             if window.full or _items.expired(row, window.touches.get(row.name), window.now):
@@ -335,7 +336,7 @@ class StepfastStore(BaseStore):
     # --- sweeping ---------------------------------------------------------------------------------
 
     def _sweep(self) -> Flow[int]:
-        now: int = yield Now()
+        now: int = yield self._now
         gone, after = 0, ""
         while True:
             [page] = yield Do([ListRecords(kind=_items.TTL, after=after, limit=PAGE)])

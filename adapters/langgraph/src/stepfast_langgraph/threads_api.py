@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from stepfast import AsyncStore, InvalidInput, NotFound, Store
+from stepfast.flow import Do, Flow, drive, drive_async
 from stepfast.threads import (
     CountThreads,
     DeleteThread,
@@ -20,8 +21,6 @@ from stepfast.threads import (
     ThreadPage,
     View,
 )
-
-from ._flow import Do, Flow, drive, drive_async
 
 Status = Literal["interrupted", "error"]
 
