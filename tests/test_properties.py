@@ -81,9 +81,9 @@ def test_property_1_acknowledged_means_kept(spawn: Spawn, url: str, sf: Stepfast
         for key in sorted(wanted)[:50]:
             kind, _, number = key.partition("-")
             if kind == "step":
-                assert run.step(_never, int(number), key=key, on_drift="accept") == number
+                assert run.options(key=key, on_drift="accept").step(_never, int(number)) == number
             elif kind == "once":
-                assert run.once(_never, int(number), key=key, on_drift="accept") == number
+                assert run.options(key=key, on_drift="accept").once(_never, int(number)) == number
     finally:
         run.__exit__(None, None, None)
 
@@ -323,8 +323,8 @@ def test_property_9_no_blind_trust_in_a_damaged_checkpoint(
     damage(url, 2)
     with sf.run("r") as run:
         assert run.restored == {"cursor": 1}
-        assert run.step(_never, "first", name="effect") == "first done"
-        assert run.step(_never, "second", name="effect") == "second done"
+        assert run.options(name="effect").step(_never, "first") == "first done"
+        assert run.options(name="effect").step(_never, "second") == "second done"
     assert effects.counts() == {"first": 1, "second": 1}
     [told] = [e for e in sf.events("r") if e["event_type"] == "intent.checkpoint_damaged"]
     assert told["details"]["subject"] == "checkpoint 2"

@@ -44,9 +44,9 @@ def boom() -> None:
 
 def test_a_run_and_its_steps_are_spans(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     with Stepfast(tmp_path / "a.db") as sf, sf.run("traced") as run:
-        run.step(nothing, 1, name="first")
+        run.options(name="first").step(nothing, 1)
         with trace.get_tracer("mine").start_as_current_span("my own"):
-            run.step(nothing, 2, name="second")
+            run.options(name="second").step(nothing, 2)
     found = by_name(spans)
     root = found["run traced"]
     assert found["step first"].parent.span_id == root.context.span_id
@@ -60,13 +60,13 @@ def test_a_run_and_its_steps_are_spans(tmp_path: Path, spans: InMemorySpanExport
 def test_a_resumed_run_links_to_the_attempt_before(tmp_path: Path, spans: InMemorySpanExporter) -> None:
     with Stepfast(tmp_path / "a.db") as sf:
         with suppress(ValueError), sf.run("resumed") as run:
-            run.step(nothing, 1, name="first")
+            run.options(name="first").step(nothing, 1)
             run.step(boom)
         before = by_name(spans)["run resumed"]
         spans.clear()
         with sf.run("resumed") as run:
-            run.step(nothing, 1, name="first")
-            run.step(nothing, 2, name="second")
+            run.options(name="first").step(nothing, 1)
+            run.options(name="second").step(nothing, 2)
     found = by_name(spans)
     assert [link.context.span_id for link in found["run resumed"].links] == [before.context.span_id]
     assert found["run resumed"].links[0].context.trace_id == before.context.trace_id
@@ -92,7 +92,7 @@ async def test_tasks_side_by_side_keep_their_own_spans(tmp_path: Path, spans: In
         return number
 
     async with AsyncStepfast(tmp_path / "a.db") as sf, sf.run("tasks") as run:
-        await asyncio.gather(*(run.step(work, n, name=f"w{n}") for n in range(5)))
+        await asyncio.gather(*(run.options(name=f"w{n}").step(work, n) for n in range(5)))
     found = by_name(spans)
     for number in range(5):
         assert found[f"inside {number}"].parent.span_id == found[f"step w{number}"].context.span_id

@@ -49,7 +49,7 @@ def shop(folder: Path, *, die: bool, probe: bool) -> None:
         return Happened(f"receipt-{order}") if known else DID_NOT_HAPPEN
 
     with Stepfast(f"sqlite:///{folder}/shop.db") as sf, sf.run(RUN_ID, on_wait="suspend") as run:
-        receipt = run.once(charge_card, RUN_ID, 4200, on_in_doubt=look_it_up if probe else "ask")
+        receipt = run.options(on_in_doubt=look_it_up if probe else "ask").once(charge_card, RUN_ID, 4200)
         run.complete({"receipt": receipt})
         print(f"paid: {receipt}", flush=True)
 

@@ -41,7 +41,7 @@ if typing.TYPE_CHECKING:
     )
     from stepfast.intents import Event, Intent, Status
     from stepfast.recovery import Check, File, Verdict
-    from stepfast.run import AsyncRun, AsyncScope, Run, Scope, current_run, idempotency_key
+    from stepfast.run import AsyncRun, AsyncScope, AsyncStepCalls, Run, Scope, StepCalls, current_run, idempotency_key
     from stepfast.steps import DID_NOT_HAPPEN, Answer, Happened, Retry
     from stepfast.stores import AsyncStore, Store, open_store
     from stepfast.worker import AsyncWorker, Worker
@@ -56,6 +56,7 @@ __all__ = [
     "Answer",
     "AsyncRun",
     "AsyncScope",
+    "AsyncStepCalls",
     "AsyncStepfast",
     "AsyncStore",
     "AsyncWorker",
@@ -88,6 +89,7 @@ __all__ = [
     "SchemaTooNew",
     "Scope",
     "Status",
+    "StepCalls",
     "StepFailed",
     "Stepfast",
     "StepfastError",
@@ -128,7 +130,7 @@ _HOMES = {
     ),
     "stepfast.intents": "Event Intent Status",
     "stepfast.recovery": "Check File Verdict",
-    "stepfast.run": "AsyncRun AsyncScope Run Scope current_run idempotency_key",
+    "stepfast.run": "AsyncRun AsyncScope AsyncStepCalls Run Scope StepCalls current_run idempotency_key",
     "stepfast.steps": "DID_NOT_HAPPEN Answer Happened Retry",
     "stepfast.stores": "AsyncStore Store open_store",
     "stepfast.worker": "AsyncWorker Worker",

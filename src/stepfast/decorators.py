@@ -12,7 +12,7 @@ from stepfast.client import Stepfast
 from stepfast.codec import Codec
 from stepfast.errors import InvalidInput
 from stepfast.run import AsyncRun, current_run
-from stepfast.steps import name_of
+from stepfast.steps import name_of, step_options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,6 +45,8 @@ def _wrap(function: Any, method: str, options: dict[str, Any]) -> Any:
         return functools.partial(_wrap, method=method, options=options)
     if not callable(function):
         raise InvalidInput(f"@{method} takes a function, not {function!r}.")
+    checked = step_options(**options)
+    checked.for_once() if method == "once" else checked.for_step()
     awaits = inspect.iscoroutinefunction(function)
 
     @functools.wraps(function)
@@ -57,7 +59,7 @@ def _wrap(function: Any, method: str, options: dict[str, Any]) -> Any:
         if awaits != isinstance(run, AsyncRun) and awaits:
             raise InvalidInput(f"{name_of(function)} is a coroutine function; use it in a run of AsyncStepfast.")
         target = functools.partial(function, **kwargs) if kwargs else function
-        return getattr(run, method)(target, *args, **options)
+        return getattr(run.options(**options) if options else run, method)(target, *args)
 
     if awaits:
 

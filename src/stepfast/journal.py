@@ -24,7 +24,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     """One boundary inside a run, as the journal holds it.
 
     ``generation`` counts how often the key was voided before: a rewound step keeps its old rows.
-    ``position`` is the order in which the run reached its steps.
+    ``position`` is the order in which the run reached its steps, with the turn in the scope in its low bits (`order`).
     """
 
     key: str
@@ -91,10 +91,11 @@ class Keys:
     used as it is. The three forms cannot collide: a plain key never holds ``#``, ``@`` or ``/``.
     """
 
-    __slots__ = ("_counts", "scope")
+    __slots__ = ("_counts", "scope", "turn")
 
     def __init__(self, scope: str) -> None:
         self.scope = scope
+        self.turn = 0  # calls made in order so far
         self._counts: Counter[str] = Counter()
 
     def explicit(self, key: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextvars import Token
+from functools import partial
 from typing import Any, NamedTuple
 
 from stepfast._failpoints import declare, failpoint
@@ -23,6 +24,7 @@ from stepfast.ops import (
     ReleaseIntent,
     VoidSteps,
 )
+from stepfast.order import RecordedOrder, made_of, position_of, turn_of
 from stepfast.steps import OnDrift, OnInDoubt, Retry, describe_error
 from stepfast.telemetry import RunSpan
 
@@ -76,7 +78,9 @@ class Ledger(Deciding):
         self.moved_on = False  # this process has taken a checkpoint that no earlier attempt took
         self.journal: dict[str, Step] = {}
         self.generations: dict[str, int] = {}
-        self.position = 0
+        self.made = 0  # calls, in all attempts
+        self.earlier = RecordedOrder(())
+        self.changed_course = False  # a call that left no record was made again, so what follows it may differ
         for step in journal:
             self.remember(step)
 
@@ -89,8 +93,8 @@ class Ledger(Deciding):
         key, generation = step.key, step.generation
         if generation >= self.generations.get(key, 0):
             self.generations[key] = generation + 1
-        if step.position > self.position:
-            self.position = step.position
+        if (made := made_of(step.position)) > self.made:
+            self.made = made
         if not step.voided:
             self.journal[key] = step
 
@@ -113,26 +117,56 @@ class Ledger(Deciding):
         self.journal.clear()
         for step in journal:
             self.remember(step)
+        self.earlier = RecordedOrder(self.journal.values())
         self.last_version = max((c.version for c in newest), default=self.last_version)
 
     def take_place(
-        self, scope: str, kind: str, name: str, key: str | None, fingerprint: bytes, in_order: bool
+        self,
+        scope: str,
+        kind: str,
+        name: str,
+        key: str | None,
+        fingerprint: bytes,
+        in_order: bool,
+        renamed_from: str | None = None,
     ) -> tuple[str, int]:
         """The key and position of the next call. In order: by ordinal. Side by side: by input."""
         with self.lock:
-            self.position += 1
+            self.made = made = self.made + 1
             keys = self.keys_of(scope)
-            returned = self.returned.get((scope, kind, name, fingerprint)) if self.returned else None
+            turn = 0
             if key is not None:
                 place = keys.explicit(key)
-            elif returned:
-                place = returned.pop(0)
-            elif in_order:
-                place = keys.ordinal(kind, name)
             else:
-                place = keys.by_input(kind, name, fingerprint)
-            self.taken[place] = self.position
-            return place, self.position
+                returned = self.returned.get((scope, kind, name, fingerprint)) if self.returned else None
+                if returned:  # still at the turn at which the call was made first
+                    place = returned.pop(0)
+                    turn = turn_of(self.taken[place])
+                else:
+                    if in_order:
+                        keys.turn = turn = keys.turn + 1
+                    derive = keys.ordinal if in_order else partial(keys.by_input, fingerprint=fingerprint)
+                    place = "" if renamed_from is None else derive(kind, renamed_from)
+                    if place not in self.journal:
+                        place = derive(kind, name)
+            self.taken[place] = position = position_of(made, turn)
+            return place, position
+
+    def skipped(self, key: str, scope: str, turn: int) -> list[Step]:
+        """The recorded steps of a scope that should have been called before this call, and were not."""
+        step = self.journal.get(key)
+        recorded = 0 if step is None else turn_of(step.position)
+        if step is None:
+            found, later = self.earlier.left_out(scope, turn + 1, self.taken, self.journal)
+            self.changed_course = self.changed_course or later
+        elif recorded:
+            found, _ = self.earlier.left_out(scope, recorded, self.taken, self.journal)
+            keys = self.keys_of(scope)
+            keys.turn = max(keys.turn, recorded)
+            self.taken[key] = position_of(made_of(self.taken[key]), recorded)
+        else:
+            found = []
+        return found
 
     def give_back(self, call: StepCall) -> None:
         """The next equal call gets this one's key, so that a caller's own retry is one step and not two."""
@@ -144,8 +178,9 @@ class Ledger(Deciding):
     def take_scope(self, scope: str, name: str, in_order: bool) -> str:
         """The path of the next child of a scope."""
         with self.lock:
-            self.position += 1
+            self.made += 1
             keys = self.keys_of(scope)
+            keys.turn += in_order
             path = keys.ordinal("scope", name) if in_order else keys.explicit(f"scope:{name}")
             if not in_order and path in self.keys:
                 raise InvalidInput(
@@ -153,7 +188,7 @@ class Ledger(Deciding):
                     "their own."
                 )
             self.keys_of(path)
-            self.taken[path] = self.position
+            self.taken[path] = position_of(self.made, 0)
             return path
 
     def enter(self, scope: str) -> Token[Frame | None]:
@@ -212,7 +247,10 @@ class Ledger(Deciding):
                 returned[:] = [key for key in returned if key in self.taken]
             for path, keys in self.keys.items():
                 if path == scope or _is_inside(path, scope):
-                    keys.restart(k for k in self.taken if k.rpartition("/")[0] == path)
+                    kept = [k for k in self.taken if k.rpartition("/")[0] == path]
+                    keys.restart(kept)
+                    keys.turn = max((turn_of(self.taken[k]) for k in kept), default=0)
+            self.earlier.start_over()
 
     def end(
         self,

@@ -32,6 +32,7 @@ from stepfast.ops import (
     ReviveIntent,
     Sweep,
 )
+from stepfast.order import RecordedOrder
 from stepfast.owner import in_use, life_of
 from stepfast.recovery import Checks, Finding, Verdict, inspect_resources, judge
 from stepfast.session import Session, refuse
@@ -147,6 +148,7 @@ def _begin(session: Session, options: RunOptions, checks: Checks) -> Flow[Opened
     )
     for step in journal:
         session.remember(step)
+    session.earlier = RecordedOrder(journal)
     session.last_version = max((c.version for c in checkpoints), default=0)
     if session.replaying:
         state, _, _, _ = yield from _newest_whole(session, checkpoints)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
+from stepfast import inputs as check
 from stepfast.codec import Codec
 from stepfast.deciding import current_actor, current_frame
 from stepfast.errors import InvalidInput, StepfastError, Suspended
@@ -14,9 +16,10 @@ from stepfast.journal import StepStatus
 from stepfast.ledger import StepCall
 from stepfast.mapping import MapCall
 from stepfast.ops import Op
+from stepfast.order import PATCH
 from stepfast.recovery import Checks, Resource, Verdict, take_stock
 from stepfast.session import Session
-from stepfast.steps import Answer, OnDrift, OnInDoubt, Retry, as_retry, bound_arguments, name_of
+from stepfast.steps import Answer, OnDrift, StepOptions, bound_arguments, name_of, step_options
 
 
 class Place:
@@ -58,31 +61,24 @@ class Place:
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        *,
-        key: str | None,
-        name: str | None,
-        on_drift: OnDrift | None,
-        by: Literal["order", "input"] | None = None,
-        inputs: Any = None,
-        retry: Retry | None = None,
-        record_errors: tuple[type[Exception], ...] = (),
-        on_in_doubt: OnInDoubt = "ask",
-        retry_on: tuple[type[Exception], ...] = (),
+        options: StepOptions,
     ) -> StepCall:
         session = self._session
         if not callable(function):
             raise InvalidInput(f"function: {function!r} cannot be called; pass the function and its arguments apart.")
-        called = name or name_of(function)
-        if inputs is None:
-            fingerprint, preview = session.codec.fingerprint(bound_arguments(function, args), kwargs)
+        called = options.name or name_of(function)
+        if options.inputs is None:
+            fingerprint, preview = session.codec.fingerprint(*bound_arguments(function, args, kwargs))
         else:
-            fingerprint, preview = session.codec.fingerprint((inputs,), {})
+            fingerprint, preview = session.codec.fingerprint((options.inputs,), {})
         scope, in_order = self._here()
-        if by is not None:
-            in_order = by == "order"
+        if options.by is not None:
+            in_order = options.by == "order"
         label = "once" if kind.startswith("once") else kind
-        place, position = session.take_place(scope, label, called, key, fingerprint, in_order)
-        return StepCall(
+        place, position = session.take_place(
+            scope, label, called, options.key, fingerprint, in_order, options.renamed_from
+        )
+        call = StepCall(
             place,
             position,
             kind,
@@ -93,112 +89,83 @@ class Place:
             kwargs,
             fingerprint,
             preview,
-            on_drift or session.on_drift,
-            retry,
-            record_errors,
-            on_in_doubt,
-            retry_on,
+            options.on_drift or session.on_drift,
+            options.retry,
+            options.record_errors,
+            options.on_in_doubt,
+            options.retry_on,
         )
+        if session.resumes and in_order and options.key is None:
+            session.check_order(call)
+        return call
 
     def _plan_step(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        key: str | None,
-        name: str | None,
-        kind: str,
-        by: Literal["order", "input"] | None,
-        inputs: Any,
-        retry: Retry | int | None,
-        record_errors: bool | tuple[type[Exception], ...],
-        on_drift: OnDrift | None,
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: StepOptions
     ) -> StepCall:
-        if kind.startswith("once"):
-            raise InvalidInput("kind: names that start with 'once' are for run.once().")
-        recorded = (Exception,) if record_errors is True else record_errors or ()
-        return self._plan(
-            kind,
-            function,
-            args,
-            kwargs,
-            key=key,
-            name=name,
-            on_drift=on_drift,
-            by=by,
-            inputs=inputs,
-            retry=None if retry is None else as_retry(retry),
-            record_errors=recorded,
-        )
+        return self._plan(options.kind, function, args, kwargs, options)
 
     def _plan_once(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: StepOptions
+    ) -> StepCall:
+        policy = options.on_in_doubt
+        kind = "once-probe" if callable(policy) else _ONCE_KINDS[policy]
+        return self._plan(kind, function, args, kwargs, options)
+
+    def performing(
         self,
         function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        key: str | None,
-        name: str | None,
-        by: Literal["order", "input"] | None,
-        inputs: Any,
-        on_in_doubt: OnInDoubt,
-        retry_on: tuple[type[Exception], ...],
-        on_drift: OnDrift | None,
-    ) -> StepCall:
-        if not callable(on_in_doubt) and on_in_doubt not in ("ask", "retry", "fail"):
-            raise InvalidInput(f"on_in_doubt: must be 'ask', 'retry', 'fail' or a probe, not {on_in_doubt!r}.")
-        kind = "once-probe" if callable(on_in_doubt) else {"ask": "once"}.get(on_in_doubt, f"once-{on_in_doubt}")
-        return self._plan(
-            kind,
-            function,
-            args,
-            kwargs,
-            key=key,
-            name=name,
-            on_drift=on_drift,
-            by=by,
-            inputs=inputs,
-            on_in_doubt=on_in_doubt,
-            retry_on=retry_on,
-        )
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        once: bool = False,
+        **options: Any,
+    ) -> Flow[Any]:
+        """Return the call as a flow, for code that is written once for blocking and async callers.
+
+        The call takes its place in the run now; ``drive`` makes it. Options are those of ``options()``.
+        """
+        chosen = step_options(**options)
+        if once:
+            call = self._plan_once(function, args, dict(kwargs), chosen.for_once())
+        else:
+            call = self._plan_step(function, args, dict(kwargs), chosen.for_step())
+        return self._session.perform(call, once)
+
+    def posing(self, question: str, **options: Any) -> Flow[Answer | None]:
+        """Return ``pose`` as a flow; the options are the same."""
+        return self._put_question(as_question(question, **options), wait=False)
+
+    def asking(self, question: str, **options: Any) -> Flow[Answer]:
+        """Return ``ask`` as a flow; the options are the same."""
+        return self._ask(as_question(question, **options))
+
+    def _patched(self, name: str) -> Flow[bool]:
+        session = self._session
+        check.name("name", name)
+        scope, _ = self._here()
+        key = f"{PATCH}:{name}"
+        if session.keys_of(scope).explicit(key) not in session.journal and session.has_more(scope):
+            return False
+        if session.replaying and self.recorded(key) is None:
+            return False
+        call = self._plan(PATCH, patched, (), {}, StepOptions(key=key, name=name, inputs=name, on_drift="accept"))
+        yield from session.record_with(call, True, ())
+        return True
 
     def _record(self, value: Any, key: str, name: str | None, kind: str, also: Sequence[Op[Any]]) -> Flow[Any]:
-        if kind.startswith("once"):
-            raise InvalidInput("kind: names that start with 'once' are for run.once().")
-        call = self._plan(kind, record, (), {}, key=key, name=name, on_drift="accept", inputs=key)
+        options = step_options(key=check.text("key", key, optional=False), name=name, kind=kind)
+        call = self._plan(kind, record, (), {}, options._replace(inputs=key, on_drift="accept"))
         return self._session.record_with(call, value, also)
 
-    def _ask(
-        self,
-        question: str,
-        key: str | None,
-        outcomes: list[str] | tuple[str, ...],
-        evidence: Any,
-        comment_required: bool,
-        expires_in: float | None,
-        default: str | None,
-    ) -> Flow[Answer]:
-        asked = question, key, outcomes, evidence, comment_required, expires_in, default
-        return self._put_question(*asked, wait=True)  # type: ignore[return-value]  # an answer, because it waits
+    def _ask(self, asked: Question) -> Flow[Answer]:
+        return self._put_question(asked, wait=True)  # type: ignore[return-value]  # an answer, because it waits
 
-    def _put_question(
-        self,
-        question: str,
-        key: str | None,
-        outcomes: list[str] | tuple[str, ...],
-        evidence: Any,
-        comment_required: bool,
-        expires_in: float | None,
-        default: str | None,
-        wait: bool,
-    ) -> Flow[Answer | None]:
+    def _put_question(self, asked: Question, wait: bool) -> Flow[Answer | None]:
         session = self._session
-        if not question:
-            raise InvalidInput("question: must not be empty.")
-        if expires_in is not None and expires_in <= 0:
-            raise InvalidInput(f"expires_in: must be more than 0 seconds, not {expires_in}.")
+        question, key = asked.question, asked.key
         scope, in_order = self._here()
         place, _ = session.take_place(scope, "ask", "ask", key, session.codec.fingerprint((question,), {})[0], in_order)
-        body = {"question": question, "evidence": evidence}
+        body = {"question": question, "evidence": asked.evidence}
 
         def flow() -> Flow[Answer | None]:
             if session.poison is not None:
@@ -207,10 +174,10 @@ class Place:
                 key=f"ask:{place}",
                 kind="ask",
                 question=body,
-                outcomes=list(outcomes),
-                comment_required=comment_required,
-                expires_in=expires_in,
-                default=default,
+                outcomes=list(asked.outcomes),
+                comment_required=asked.comment_required,
+                expires_in=asked.expires_in,
+                default=asked.default,
                 wait=wait,
             )
             return None if decision.outcome is None else session.as_answer(decision)
@@ -228,14 +195,15 @@ class Place:
         checks: Checks,
     ) -> Flow[int]:
         session = self._session
+        check.text("key", key)
+        check.name("pin", pin, optional=True)
+        check.whole("keep", keep, least=1)
         if pin in ("current", "previous"):
             raise InvalidInput(f"pin: {pin!r} is kept by itself; choose another name, such as 'recovery'.")
         # A run that starts over meets its checkpoints again and takes them as read. One that goes on from
         # `restored` has other things to save: from its first new version on, every call writes one.
         while True:
-            call = self._plan(
-                "checkpoint", checkpoint, (), {}, key=key, name=None, on_drift=None, by="input", inputs=(state,)
-            )
+            call = self._plan("checkpoint", checkpoint, (), {}, StepOptions(key=key, by="input", inputs=(state,)))
             if key is not None or not session.moved_on or call.key not in session.journal:
                 break
         if call.key in session.journal:
@@ -263,10 +231,59 @@ class Place:
         progress: bool | None,
         on_drift: OnDrift | None,
     ) -> MapCall:
-        if concurrency < 1:
-            raise InvalidInput(f"concurrency: must be at least 1, not {concurrency}.")
-        call = self._plan("map", function, (), {}, key=key, name=name, on_drift=on_drift)
-        return MapCall(call, concurrency, ordered, return_exceptions, total, progress)
+        check.whole("concurrency", concurrency, least=1)
+        check.flag("ordered", ordered)
+        check.flag("return_exceptions", return_exceptions)
+        check.whole("total", total, optional=True)
+        if progress is not None:
+            check.flag("progress", progress)
+        options = step_options(key=key, name=name, on_drift=on_drift)
+        return MapCall(
+            self._plan("map", function, (), {}, options), concurrency, ordered, return_exceptions, total, progress
+        )
+
+
+_ONCE_KINDS = {"ask": "once", "retry": "once-retry", "fail": "once-fail"}
+
+
+class Question(NamedTuple):
+    """What a person is asked; made by `as_question`, which checks it."""
+
+    question: str
+    key: str | None
+    outcomes: Sequence[str]
+    evidence: Any
+    comment_required: bool
+    expires_in: float | None
+    default: str | None
+
+
+def as_question(
+    question: str,
+    *,
+    key: str | None = None,
+    outcomes: Any = ("approved", "rejected"),
+    evidence: Any = None,
+    comment_required: bool = False,
+    expires_in: float | None = None,
+    default: str | None = None,
+) -> Question:
+    """Return a checked question; `InvalidInput` names the first thing that is wrong."""
+    check.text("question", question, empty=False, optional=False)
+    check.text("key", key)
+    if not isinstance(outcomes, list | tuple) or not outcomes:
+        raise InvalidInput(f"outcomes: must be a list of at least one word, not {outcomes!r}.")
+    for outcome in outcomes:
+        check.name("outcomes", outcome)
+    check.flag("comment_required", comment_required)
+    check.seconds("expires_in", expires_in, positive=True)
+    if default is not None:
+        check.choice("default", default, outcomes)
+    return Question(question, key, outcomes, evidence, comment_required, expires_in, default)
+
+
+def patched() -> None:
+    """Stands for a patch marker in the journal."""
 
 
 def record() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from stepfast.deciding import current_frame
 from stepfast.errors import InvalidInput, StepfastError
@@ -12,21 +12,26 @@ from stepfast.flow import Flow, drive, drive_async
 from stepfast.ledger import StepCall
 from stepfast.mapping import map_async, map_sync
 from stepfast.ops import Op
-from stepfast.place import Place, RunFace
+from stepfast.place import Place, RunFace, as_question
 from stepfast.recovery import Checks, Resource
 from stepfast.session import Session
-from stepfast.steps import (
-    Answer,
-    OnDrift,
-    OnInDoubt,
-    Retry,
-)
+from stepfast.steps import PLAIN, Answer, OnDrift, OnInDoubt, Order, Retry, StepOptions, step_options
 from stepfast.stores.base import AsyncStore, Store
 
 T = TypeVar("T")
+P = ParamSpec("P")
 I = TypeVar("I")  # noqa: E741 - the type of a map's items
 
-__all__ = ["AsyncRun", "AsyncScope", "Run", "Scope", "current_run", "idempotency_key"]
+__all__ = [
+    "AsyncRun",
+    "AsyncScope",
+    "AsyncStepCalls",
+    "Run",
+    "Scope",
+    "StepCalls",
+    "current_run",
+    "idempotency_key",
+]
 
 
 class Scope(Place):
@@ -37,7 +42,8 @@ class Scope(Place):
         self._store = store
         self._checks = checks
 
-    def _drive(self, flow: Flow[T]) -> T:
+    def drive(self, flow: Flow[T]) -> T:
+        """Run a flow, such as that of ``performing``, and return its value."""
         return drive(flow, self._store, self._session.tenant)
 
     def _perform(self, call: StepCall, once: bool) -> Any:
@@ -46,46 +52,64 @@ class Scope(Place):
             return recalled[0]
         return drive(self._session.perform(call, once), self._store, self._session.tenant)
 
-    def step(
+    def step(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call ``function``; once it has finished, every later attempt gets the recorded result.
+
+        All arguments are the function's own; options are given with ``options``.
+        """
+        return self._perform(self._plan_step(function, args, kwargs, PLAIN), once=False)  # type: ignore[no-any-return]
+
+    def once(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call ``function`` at most once. If it started and was never confirmed, a person decides."""
+        return self._perform(self._plan_once(function, args, kwargs, PLAIN), once=True)  # type: ignore[no-any-return]
+
+    def options(
         self,
-        function: Callable[..., T],
-        /,
-        *args: Any,
+        *,
         key: str | None = None,
         name: str | None = None,
         kind: str = "step",
-        by: Literal["order", "input"] | None = None,
+        by: Order | None = None,
         inputs: Any = None,
         retry: Retry | int | None = None,
         record_errors: bool | tuple[type[Exception], ...] = False,
         on_drift: OnDrift | None = None,
-        **kwargs: Any,
-    ) -> T:
-        """Call ``function``; once it has finished, every later attempt gets the recorded result.
-
-        ``inputs`` stands for the arguments where these hold what changes by itself (ids, times);
-        ``by`` overrides whether the key comes from the order of calls or from the input.
-        """
-        call = self._plan_step(function, args, kwargs, key, name, kind, by, inputs, retry, record_errors, on_drift)
-        return self._perform(call, once=False)  # type: ignore[no-any-return]
-
-    def once(
-        self,
-        function: Callable[..., T],
-        /,
-        *args: Any,
-        key: str | None = None,
-        name: str | None = None,
-        by: Literal["order", "input"] | None = None,
-        inputs: Any = None,
         on_in_doubt: OnInDoubt = "ask",
         retry_on: tuple[type[Exception], ...] = (),
-        on_drift: OnDrift | None = None,
-        **kwargs: Any,
-    ) -> T:
-        """Call ``function`` at most once. If it started and was never confirmed, a person decides."""
-        call = self._plan_once(function, args, kwargs, key, name, by, inputs, on_in_doubt, retry_on, on_drift)
-        return self._perform(call, once=True)  # type: ignore[no-any-return]
+        renamed_from: str | None = None,
+    ) -> StepCalls:
+        """Return this scope with options for the steps that are made through it.
+
+        ``run.options(key="k1", retry=3).step(f, …)``: all of ``step``'s own arguments belong to the function.
+
+        ``key`` names the step yourself, ``name`` is shown instead of the function's, ``by`` overrides whether the key
+        comes from the order of calls or from the input, ``inputs`` stands for the arguments where these hold what
+        changes by itself (ids, times), ``renamed_from`` is the name under which earlier code recorded the step. For
+        ``step``: ``kind``, ``retry``, ``record_errors``. For ``once``: ``on_in_doubt`` (*ask*, *retry*, *fail* or a
+        probe), ``retry_on`` (exceptions that say nothing happened).
+        """
+        chosen = step_options(
+            key=key,
+            name=name,
+            kind=kind,
+            by=by,
+            inputs=inputs,
+            retry=retry,
+            record_errors=record_errors,
+            on_drift=on_drift,
+            on_in_doubt=on_in_doubt,
+            retry_on=retry_on,
+            renamed_from=renamed_from,
+        )
+        return StepCalls(self, chosen)
+
+    def patched(self, name: str) -> bool:
+        """Whether the code behind a change is to be used: False for a run that had passed this point before it.
+
+        ``if run.patched("new-mail"): …new code… else: …old code…``. A run that comes here for the first time takes the
+        new way and records that it did, so every later attempt goes the same way.
+        """
+        return self.drive(self._patched(name))
 
     def record(
         self, value: T, *, key: str, name: str | None = None, kind: str = "step", also: Sequence[Op[Any]] = ()
@@ -94,7 +118,7 @@ class Scope(Place):
 
         Where the key is recorded already, nothing is done and the recorded value comes back.
         """
-        return self._drive(self._record(value, key, name, kind, also))  # type: ignore[no-any-return]
+        return self.drive(self._record(value, key, name, kind, also))  # type: ignore[no-any-return]
 
     def map(
         self,
@@ -127,7 +151,16 @@ class Scope(Place):
         default: str | None = None,
     ) -> Answer:
         """Wait for a person, across restarts. The answer is true if it is the first outcome."""
-        return self._drive(self._ask(question, key, outcomes, evidence, comment_required, expires_in, default))
+        asked = as_question(
+            question,
+            key=key,
+            outcomes=outcomes,
+            evidence=evidence,
+            comment_required=comment_required,
+            expires_in=expires_in,
+            default=default,
+        )
+        return self.drive(self._ask(asked))
 
     def pose(
         self,
@@ -141,9 +174,16 @@ class Scope(Place):
         default: str | None = None,
     ) -> Answer | None:
         """Put a question on record without waiting; its answer if there is one. ``ask`` with the same key waits."""
-        return self._drive(
-            self._put_question(question, key, outcomes, evidence, comment_required, expires_in, default, False)
+        asked = as_question(
+            question,
+            key=key,
+            outcomes=outcomes,
+            evidence=evidence,
+            comment_required=comment_required,
+            expires_in=expires_in,
+            default=default,
         )
+        return self.drive(self._put_question(asked, wait=False))
 
     def checkpoint(
         self,
@@ -156,7 +196,7 @@ class Scope(Place):
         key: str | None = None,
     ) -> int:
         """Save a snapshot of your own; gives its version. ``run.restored`` has the last one after a crash."""
-        return self._drive(self._checkpoint(state, resources, pending, pin, keep, key, self._checks))
+        return self.drive(self._checkpoint(state, resources, pending, pin, keep, key, self._checks))
 
     def scope(self, name: str, *, shared: bool = False) -> Scope:
         """A part of the run with step keys of its own, such as a branch that runs in another thread.
@@ -168,7 +208,7 @@ class Scope(Place):
     def rewind(self, reason: str = "rewound", *, after: str | None = None, include_once: bool = False) -> int:
         """Set this scope's recorded steps aside (those after the step ``after``), so that they run again."""
         flow = self._session.rewind(self._path, reason, after=after, include_once=include_once)
-        return self._drive(flow)
+        return self.drive(flow)
 
     def __enter__(self) -> Self:
         return self
@@ -187,8 +227,9 @@ class AsyncScope(Place):
         self._store = store
         self._checks = checks
 
-    async def _drive(self, flow: Flow[T]) -> T:
-        return await drive_async(flow, self._store, self._session.tenant)
+    def drive(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:
+        """Run a flow, such as that of ``performing``, and return its value."""
+        return drive_async(flow, self._store, self._session.tenant)
 
     async def _perform(self, call: StepCall, once: bool) -> Any:
         recalled = self._session.recall(call)
@@ -197,53 +238,75 @@ class AsyncScope(Place):
         return await drive_async(self._session.perform(call, once), self._store, self._session.tenant)
 
     @overload
-    def step(self, function: Callable[..., Awaitable[T]], /, *args: Any, **options: Any) -> Coroutine[Any, Any, T]: ...
-    @overload
-    def step(self, function: Callable[..., T], /, *args: Any, **options: Any) -> Coroutine[Any, Any, T]: ...
     def step(
+        self, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def step(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]: ...
+    def step(self, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Any]:
+        """Call ``function``; once it has finished, every later attempt gets the recorded result.
+
+        All arguments are the function's own; options are given with ``options``.
+        """
+        return self._perform(self._plan_step(function, args, kwargs, PLAIN), once=False)
+
+    @overload
+    def once(
+        self, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def once(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]: ...
+    def once(self, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Any]:
+        """Call ``function`` at most once. If it started and was never confirmed, a person decides."""
+        return self._perform(self._plan_once(function, args, kwargs, PLAIN), once=True)
+
+    def options(
         self,
-        function: Callable[..., Any],
-        /,
-        *args: Any,
+        *,
         key: str | None = None,
         name: str | None = None,
         kind: str = "step",
-        by: Literal["order", "input"] | None = None,
+        by: Order | None = None,
         inputs: Any = None,
         retry: Retry | int | None = None,
         record_errors: bool | tuple[type[Exception], ...] = False,
         on_drift: OnDrift | None = None,
-        **kwargs: Any,
-    ) -> Coroutine[Any, Any, Any]:
-        """Call ``function``; once it has finished, every later attempt gets the recorded result.
-
-        ``inputs`` stands for the arguments where these hold what changes by itself (ids, times);
-        ``by`` overrides whether the key comes from the order of calls or from the input.
-        """
-        call = self._plan_step(function, args, kwargs, key, name, kind, by, inputs, retry, record_errors, on_drift)
-        return self._perform(call, once=False)
-
-    @overload
-    def once(self, function: Callable[..., Awaitable[T]], /, *args: Any, **options: Any) -> Coroutine[Any, Any, T]: ...
-    @overload
-    def once(self, function: Callable[..., T], /, *args: Any, **options: Any) -> Coroutine[Any, Any, T]: ...
-    def once(
-        self,
-        function: Callable[..., Any],
-        /,
-        *args: Any,
-        key: str | None = None,
-        name: str | None = None,
-        by: Literal["order", "input"] | None = None,
-        inputs: Any = None,
         on_in_doubt: OnInDoubt = "ask",
         retry_on: tuple[type[Exception], ...] = (),
-        on_drift: OnDrift | None = None,
-        **kwargs: Any,
-    ) -> Coroutine[Any, Any, Any]:
-        """Call ``function`` at most once. If it started and was never confirmed, a person decides."""
-        call = self._plan_once(function, args, kwargs, key, name, by, inputs, on_in_doubt, retry_on, on_drift)
-        return self._perform(call, once=True)
+        renamed_from: str | None = None,
+    ) -> AsyncStepCalls:
+        """Return this scope with options for the steps that are made through it.
+
+        ``run.options(key="k1", retry=3).step(f, …)``: all of ``step``'s own arguments belong to the function.
+
+        ``key`` names the step yourself, ``name`` is shown instead of the function's, ``by`` overrides whether the key
+        comes from the order of calls or from the input, ``inputs`` stands for the arguments where these hold what
+        changes by itself (ids, times), ``renamed_from`` is the name under which earlier code recorded the step. For
+        ``step``: ``kind``, ``retry``, ``record_errors``. For ``once``: ``on_in_doubt`` (*ask*, *retry*, *fail* or a
+        probe), ``retry_on`` (exceptions that say nothing happened).
+        """
+        chosen = step_options(
+            key=key,
+            name=name,
+            kind=kind,
+            by=by,
+            inputs=inputs,
+            retry=retry,
+            record_errors=record_errors,
+            on_drift=on_drift,
+            on_in_doubt=on_in_doubt,
+            retry_on=retry_on,
+            renamed_from=renamed_from,
+        )
+        return AsyncStepCalls(self, chosen)
+
+    def patched(self, name: str) -> Coroutine[Any, Any, bool]:
+        """Whether the code behind a change is to be used: False for a run that had passed this point before it.
+
+        ``if run.patched("new-mail"): …new code… else: …old code…``. A run that comes here for the first time takes the
+        new way and records that it did, so every later attempt goes the same way.
+        """
+        return self.drive(self._patched(name))
 
     def record(
         self, value: T, *, key: str, name: str | None = None, kind: str = "step", also: Sequence[Op[Any]] = ()
@@ -252,8 +315,38 @@ class AsyncScope(Place):
 
         Where the key is recorded already, nothing is done and the recorded value comes back.
         """
-        return self._drive(self._record(value, key, name, kind, also))
+        return self.drive(self._record(value, key, name, kind, also))
 
+    @overload
+    def map(
+        self,
+        function: Callable[[I], Awaitable[T]],
+        items: Iterable[I] | AsyncIterable[I],
+        *,
+        key: str | None = ...,
+        name: str | None = ...,
+        concurrency: int = ...,
+        ordered: bool = ...,
+        return_exceptions: bool = ...,
+        total: int | None = ...,
+        progress: bool | None = ...,
+        on_drift: OnDrift | None = ...,
+    ) -> AsyncIterator[T]: ...
+    @overload
+    def map(
+        self,
+        function: Callable[[I], T],
+        items: Iterable[I] | AsyncIterable[I],
+        *,
+        key: str | None = ...,
+        name: str | None = ...,
+        concurrency: int = ...,
+        ordered: bool = ...,
+        return_exceptions: bool = ...,
+        total: int | None = ...,
+        progress: bool | None = ...,
+        on_drift: OnDrift | None = ...,
+    ) -> AsyncIterator[T]: ...
     def map(
         self,
         function: Callable[[I], Any],
@@ -285,7 +378,16 @@ class AsyncScope(Place):
         default: str | None = None,
     ) -> Coroutine[Any, Any, Answer]:
         """Wait for a person, across restarts. The answer is true if it is the first outcome."""
-        return self._drive(self._ask(question, key, outcomes, evidence, comment_required, expires_in, default))
+        asked = as_question(
+            question,
+            key=key,
+            outcomes=outcomes,
+            evidence=evidence,
+            comment_required=comment_required,
+            expires_in=expires_in,
+            default=default,
+        )
+        return self.drive(self._ask(asked))
 
     def pose(
         self,
@@ -299,9 +401,16 @@ class AsyncScope(Place):
         default: str | None = None,
     ) -> Coroutine[Any, Any, Answer | None]:
         """Put a question on record without waiting; its answer if there is one. ``ask`` with the same key waits."""
-        return self._drive(
-            self._put_question(question, key, outcomes, evidence, comment_required, expires_in, default, False)
+        asked = as_question(
+            question,
+            key=key,
+            outcomes=outcomes,
+            evidence=evidence,
+            comment_required=comment_required,
+            expires_in=expires_in,
+            default=default,
         )
+        return self.drive(self._put_question(asked, wait=False))
 
     def checkpoint(
         self,
@@ -314,7 +423,7 @@ class AsyncScope(Place):
         key: str | None = None,
     ) -> Coroutine[Any, Any, int]:
         """Save a snapshot of your own; gives its version. ``run.restored`` has the last one after a crash."""
-        return self._drive(self._checkpoint(state, resources, pending, pin, keep, key, self._checks))
+        return self.drive(self._checkpoint(state, resources, pending, pin, keep, key, self._checks))
 
     def scope(self, name: str, *, shared: bool = False) -> AsyncScope:
         """A part of the run with step keys of its own, such as a branch that runs in another task.
@@ -328,7 +437,7 @@ class AsyncScope(Place):
     ) -> Coroutine[Any, Any, int]:
         """Set this scope's recorded steps aside (those after the step ``after``), so that they run again."""
         flow = self._session.rewind(self._path, reason, after=after, include_once=include_once)
-        return self._drive(flow)
+        return self.drive(flow)
 
     async def __aenter__(self) -> Self:
         return self
@@ -337,6 +446,56 @@ class AsyncScope(Place):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         return None
+
+
+class StepCalls:
+    """A scope with options for the steps that are made through it; made by ``scope.options``."""
+
+    def __init__(self, scope: Scope, options: StepOptions) -> None:
+        self._scope = scope
+        self._options = options
+
+    def step(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Make a step with these options."""
+        scope = self._scope
+        call = scope._plan_step(function, args, kwargs, self._options.for_step())
+        return scope._perform(call, once=False)  # type: ignore[no-any-return]
+
+    def once(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Make a one-shot step with these options."""
+        scope = self._scope
+        call = scope._plan_once(function, args, kwargs, self._options.for_once())
+        return scope._perform(call, once=True)  # type: ignore[no-any-return]
+
+
+class AsyncStepCalls:
+    """The same for an event loop."""
+
+    def __init__(self, scope: AsyncScope, options: StepOptions) -> None:
+        self._scope = scope
+        self._options = options
+
+    @overload
+    def step(
+        self, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def step(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]: ...
+    def step(self, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Any]:
+        """Make a step with these options."""
+        scope = self._scope
+        return scope._perform(scope._plan_step(function, args, kwargs, self._options.for_step()), once=False)
+
+    @overload
+    def once(
+        self, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def once(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]: ...
+    def once(self, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Any]:
+        """Make a one-shot step with these options."""
+        scope = self._scope
+        return scope._perform(scope._plan_once(function, args, kwargs, self._options.for_once()), once=True)
 
 
 class Run(Scope, RunFace):
@@ -350,18 +509,18 @@ class Run(Scope, RunFace):
 
     def restore(self, which: int | str = "current") -> Any:
         """The state of a checkpoint: *current*, *previous*, a pin such as *recovery*, or a version."""
-        return self._drive(self._session.restore(which))
+        return self.drive(self._session.restore(which))
 
     def settle(self) -> int:
         """Settle one-shot steps that were left open, as opening the run would; gives how many there were."""
-        return self._drive(self._session.settle_doubts())
+        return self.drive(self._session.settle_doubts())
 
     def report(self, doing: str, *, step: int | None = None, every: float = 1.0) -> None:
         """Say where the run is: ``intents list``, ``get`` and ``watch`` show it. Raises if the run is no longer ours.
 
         Call it as often as you like: it writes at most once in ``every`` seconds, and more seldom in a long run.
         """
-        self._drive(self._session.report(doing, step, every))
+        self.drive(self._session.report(doing, step, every))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -370,7 +529,7 @@ class Run(Scope, RunFace):
 
     def _closing(self, error: BaseException | None) -> None:
         try:
-            self._drive(self._leave(error))
+            self.drive(self._leave(error))
         except StepfastError as late:
             if error is None:
                 raise
@@ -391,24 +550,24 @@ class AsyncRun(AsyncScope, RunFace):
 
     async def restore(self, which: int | str = "current") -> Any:
         """The state of a checkpoint: *current*, *previous*, a pin such as *recovery*, or a version."""
-        return await self._drive(self._session.restore(which))
+        return await self.drive(self._session.restore(which))
 
     async def settle(self) -> int:
         """Settle one-shot steps that were left open, as opening the run would; gives how many there were."""
-        return await self._drive(self._session.settle_doubts())
+        return await self.drive(self._session.settle_doubts())
 
     async def report(self, doing: str, *, step: int | None = None, every: float = 1.0) -> None:
         """Say where the run is: ``intents list``, ``get`` and ``watch`` show it. Raises if the run is no longer ours.
 
         Call it as often as you like: it writes at most once in ``every`` seconds, and more seldom in a long run.
         """
-        await self._drive(self._session.report(doing, step, every))
+        await self.drive(self._session.report(doing, step, every))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._drive(self._leave(error))
+            await self.drive(self._leave(error))
         except StepfastError as late:
             if error is None:
                 raise

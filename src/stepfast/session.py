@@ -33,6 +33,7 @@ from stepfast.ops import (
     RecordStep,
     SettleStep,
 )
+from stepfast.order import turn_of
 from stepfast.steps import (
     DID_NOT_HAPPEN,
     Happened,
@@ -60,6 +61,54 @@ declare(
 class Session(Ledger):
     """An open run that makes calls: what is in the journal is answered from there, the rest is done and recorded."""
 
+    @property
+    def resumes(self) -> bool:
+        """Whether earlier attempts have recorded steps that this one should meet again."""
+        return bool(self.earlier)
+
+    def has_more(self, scope: str) -> bool:
+        """Whether earlier attempts went further in this scope than this one has come."""
+        return self.earlier.has_more(scope, self.taken, self.journal)
+
+    def check_order(self, call: StepCall) -> None:
+        """Refuse a call that comes in place of a recorded one: the code has changed under the run."""
+        skipped = self.skipped(call.key, call.scope, turn_of(call.position))
+        one_shots = [step for step in skipped if step.kind.startswith("once")]
+        if one_shots:
+            raise self._replaced(call, one_shots)
+        # Where a call that had failed before was made again, going another way is not a change of code.
+        if not skipped or self.changed_course or call.on_drift in ("accept", "rerun"):
+            return
+        if call.on_drift == "warn":
+            log.warning("%s", self._replaced(call, skipped))
+            return
+        raise self._replaced(call, skipped)
+
+    def _replaced(self, call: StepCall, skipped: list[Step], inside: str | None = None) -> Diverged:
+        """Say which recorded steps have no call, which call has no record, and what can be done."""
+        known = call.key in self.journal
+        missing = "".join(
+            f"\n  recorded, not called: {step.key} ({'one-shot step' if step.kind.startswith('once') else step.kind}, "
+            f"{step.status.lower()} in attempt {step.attempt}) {self.show_preview(step)}"
+            for step in skipped[:5]
+        )
+        more = f"\n  and {len(skipped) - 5} more" if len(skipped) > 5 else ""
+        comes = "called now, recorded later" if known else "called, not recorded"
+        first = skipped[0]
+        method = "once" if first.kind.startswith("once") else "step"
+        around = f" The call {inside} that they were made in has not been made again." if inside else ""
+        return Diverged(
+            f"run {self.name} was begun by other code: its journal and its calls no longer match.{missing}{more}\n"
+            f"  {comes}: {call.key} {call.preview.decode('utf-8', 'replace')}\n"
+            f"Nothing was called.{around} If {first.name} was renamed, write run.options(renamed_from={first.name!r})."
+            f"{method}(…). To change code under living runs, keep the old way behind `if run.patched('a-name'): … "
+            "else: …`, or give steps keys (run.options(key=…)). To let the recorded step go, "
+            f"sf.rewind({self.name!r}, {first.key!r}, include_once=True).",
+            key=call.key,
+            missing=[step.key for step in skipped],
+            intent_id=self.intent.intent_id,
+        )
+
     def recall(self, call: StepCall) -> tuple[Any] | None:
         """The recorded result, where nothing but the journal in memory is needed to give it."""
         step = self.journal.get(call.key)
@@ -85,6 +134,10 @@ class Session(Ledger):
             answered, value = yield from self._replay(call, step)
             if answered:
                 return value
+        if self.earlier:
+            abandoned = self.earlier.abandoned(call.key, self.taken, self.journal)
+            if abandoned is not None:
+                raise self._replaced(call, abandoned[1], inside=abandoned[0])
         frame = self.enter(call.key)
         run_span, failure = self.span, None
         span = None if run_span is None else run_span.start_step(call.key, call.kind, call.name)

@@ -7,14 +7,19 @@ import sys
 import traceback
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from stepfast import inputs as check
 from stepfast.errors import InvalidInput, StepFailed, StepfastError
 
 OnDrift = Literal["raise", "warn", "accept", "rerun"]
 OnInDoubt = Literal["ask", "retry", "fail"] | Callable[..., Any]
+Order = Literal["order", "input"]
+
+ON_DRIFT = ("raise", "warn", "accept", "rerun")
+ON_IN_DOUBT = ("ask", "retry", "fail")
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -32,14 +37,93 @@ class Retry(msgspec.Struct, frozen=True):
         return base * (1 + self.jitter * (2 * random.random() - 1))  # noqa: S311 - spreads load, guards nothing
 
 
-def as_retry(retry: Retry | int | None) -> Retry | None:
-    if retry is None or isinstance(retry, Retry):
-        chosen = retry
-    else:
-        chosen = Retry(attempts=retry)
-    if chosen is not None and chosen.attempts < 1:
+def as_retry(retry: Any) -> Retry | None:
+    if retry is None:
+        return None
+    chosen = Retry(attempts=retry) if type(retry) is int else retry
+    if not isinstance(chosen, Retry):
+        raise InvalidInput(f"retry: must be a number of attempts or a Retry, not {retry!r}.")
+    if chosen.attempts < 1:
         raise InvalidInput(f"retry: attempts must be at least 1, not {chosen.attempts}.")
     return chosen
+
+
+class StepOptions(NamedTuple):
+    """How one call is kept; made by `step_options`, which checks it."""
+
+    key: str | None = None
+    name: str | None = None
+    kind: str = "step"
+    by: Order | None = None
+    inputs: Any = None
+    retry: Retry | None = None
+    record_errors: tuple[type[Exception], ...] = ()
+    on_drift: OnDrift | None = None
+    on_in_doubt: OnInDoubt = "ask"
+    retry_on: tuple[type[Exception], ...] = ()
+    renamed_from: str | None = None
+
+    def for_step(self) -> StepOptions:
+        """Return these options if a plain step takes them."""
+        self._refuse("step", "once", ("on_in_doubt", "retry_on"))
+        return self
+
+    def for_once(self) -> StepOptions:
+        """Return these options if a one-shot step takes them."""
+        self._refuse("once", "step", ("kind", "retry", "record_errors"))
+        return self
+
+    def _refuse(self, method: str, other: str, fields: tuple[str, ...]) -> None:
+        for field in fields:
+            if getattr(self, field) != getattr(PLAIN, field):
+                raise InvalidInput(f"{field}: is an option of run.{other}, not of run.{method}; leave it out.")
+
+
+PLAIN = StepOptions()
+
+
+def step_options(
+    *,
+    key: str | None = None,
+    name: str | None = None,
+    kind: str = "step",
+    by: Order | None = None,
+    inputs: Any = None,
+    retry: Retry | int | None = None,
+    record_errors: bool | tuple[type[Exception], ...] = False,
+    on_drift: OnDrift | None = None,
+    on_in_doubt: OnInDoubt = "ask",
+    retry_on: tuple[type[Exception], ...] = (),
+    renamed_from: str | None = None,
+) -> StepOptions:
+    """Return checked options; `InvalidInput` names the first that is wrong."""
+    check.text("key", key)
+    check.text("name", name, empty=False)
+    check.text("kind", kind, empty=False, optional=False)
+    check.text("renamed_from", renamed_from, empty=False)
+    if kind.startswith("once"):
+        raise InvalidInput("kind: names that start with 'once' are for run.once().")
+    if by is not None:
+        check.choice("by", by, ("order", "input"))
+    if on_drift is not None:
+        check.choice("on_drift", on_drift, ON_DRIFT)
+    if not callable(on_in_doubt):
+        check.choice("on_in_doubt", on_in_doubt, ON_IN_DOUBT, also="a probe")
+    if key is not None and renamed_from is not None:
+        raise InvalidInput("renamed_from: a step with a key keeps its record whatever it is called; leave it out.")
+    return StepOptions(
+        key,
+        name,
+        kind,
+        by,
+        inputs,
+        as_retry(retry),
+        check.exceptions("record_errors", record_errors, flags=True),
+        on_drift,
+        on_in_doubt,
+        check.exceptions("retry_on", retry_on),
+        renamed_from,
+    )
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -77,12 +161,14 @@ def name_of(function: Callable[..., Any]) -> str:
     return "lambda" if name == "<lambda>" else name
 
 
-def bound_arguments(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
+def bound_arguments(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """All that decides what a call does: a partial's arguments count as the call's own."""
     while isinstance(function, partial):
         args = (*function.args, *function.keywords.items(), *args)
         function = function.func
-    return args
+    return args, kwargs
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:

@@ -366,9 +366,9 @@ def _large_value(shop: Workshop, client: Stepfast, size: int) -> list[Figure]:
     shop.tell(label)
     value = os.urandom(size)  # compression cannot help
     with client.run("large") as run, _timed() as written:
-        run.step(lambda: value, name="large")
+        run.options(name="large").step(lambda: value)
     with client.run("large") as run, _timed() as read:
-        back: Any = run.step(lambda: b"", name="large")
+        back: Any = run.options(name="large").step(lambda: b"")
     if back != value:
         raise AssertionError("the large value came back changed")
     return [

@@ -166,8 +166,8 @@ def test_deadlines_and_later_delivery(embedded: Cli) -> None:
 
 def test_a_run_is_shown_by_its_name_with_its_progress(embedded: Cli) -> None:
     with Stepfast(embedded.url) as sf, sf.run("nightly", total_steps=3, payload={"day": 1}) as run:
-        run.step(str, 1, name="fetch")
-        run.step(str, 2, name="write")
+        run.options(name="fetch").step(str, 1)
+        run.options(name="write").step(str, 2)
         shown = embedded.json("intents", "get", "nightly")
         assert (shown["step"], shown["total_steps"], shown["last_step"]) == (2, 3, "write")
         text = embedded("intents", "get", "nightly").stdout

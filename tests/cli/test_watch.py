@@ -73,8 +73,8 @@ def test_send_can_follow_at_once(embedded: Cli) -> None:
 
 def test_steps_are_told_where_no_terminal_is(embedded: Cli) -> None:
     with Stepfast(embedded.url) as sf, sf.run("r", total_steps=2) as run:
-        run.step(str, 1, name="first")
-        run.step(str, 2, name="second")
+        run.options(name="first").step(str, 1)
+        run.options(name="second").step(str, 2)
     assert "[step:done           ]:  2 of 2: second" in embedded("intents", "watch", "r").stdout
 
 
@@ -83,7 +83,7 @@ def test_a_terminal_has_a_bar_when_the_total_is_known(embedded: Cli) -> None:
     parent, child = pty.openpty()
     with Stepfast(embedded.url) as sf:
         with sf.run("r", total_steps=4) as run:
-            run.step(str, 1, name="first")
+            run.options(name="first").step(str, 1)
             command = [sys.executable, "-m", "stepfast", "intents", "watch", "r"]
             process = subprocess.Popen(command, env=env, stdin=child, stdout=child, stderr=child)
             os.close(child)
@@ -92,7 +92,7 @@ def test_a_terminal_has_a_bar_when_the_total_is_known(embedded: Cli) -> None:
             reader.start()
             wait_until(lambda: b"1/4" in b"".join(written))
             for n in (2, 3, 4):
-                run.step(str, n, name=f"step {n}")
+                run.options(name=f"step {n}").step(str, n)
         assert process.wait(30) == 0
     reader.join(10)
     os.close(parent)

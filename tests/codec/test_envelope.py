@@ -16,6 +16,7 @@ from msgspec import msgpack
 
 from stepfast.codec import Codec, KeyRing, TypeRegistry, _envelope
 from stepfast.errors import CodecError, Damaged, InvalidInput, Unencodable, UnknownFormat
+from stepfast.stored_names import MAGIC
 from tests.codec import zoo
 
 codec = Codec()
@@ -65,7 +66,7 @@ def test_random_bytes_are_never_a_value(data: bytes) -> None:
 
 
 def sealed_again(payload: bytes, flags: int) -> bytes:
-    head = _envelope._HEAD.pack(_envelope.MAGIC, 1, flags, len(payload))
+    head = _envelope._HEAD.pack(MAGIC, 1, flags, len(payload))
     return head + _envelope._checksum(head, b"", payload) + payload
 
 
@@ -128,7 +129,7 @@ def test_bytes_of_another_program_are_an_unknown_format() -> None:
 
 def test_bytes_of_a_newer_format_say_so() -> None:
     for version, flags in ((2, 0), (1, 8), (1, 128)):
-        head = _envelope._HEAD.pack(_envelope.MAGIC, version, flags, 1)
+        head = _envelope._HEAD.pack(MAGIC, version, flags, 1)
         with pytest.raises(UnknownFormat, match="Upgrade"):
             codec.decode(head + _envelope._checksum(head, b"", b"\xc0") + b"\xc0")
 

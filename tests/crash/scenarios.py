@@ -152,11 +152,11 @@ def once(stage: Stage) -> None:
     def work(run: Any) -> None:
         run.step(stage.act, "a")
         stage.kept("a")
-        run.once(stage.act, "charge", key="charge")
+        run.options(key="charge").once(stage.act, "charge")
         stage.kept("charge")
-        run.once(stage.act, "ping", key="ping", on_in_doubt="retry")
+        run.options(key="ping", on_in_doubt="retry").once(stage.act, "ping")
         stage.kept("ping")
-        run.once(stage.act, "mail", key="mail", on_in_doubt=happened)
+        run.options(key="mail", on_in_doubt=happened).once(stage.act, "mail")
         stage.kept("mail")
 
     with_a_person(stage, "done", work)
@@ -171,7 +171,7 @@ ONCE = Scenario(
 
 def tiny_once(stage: Stage) -> None:
     def work(run: Any) -> None:
-        run.once(stage.act, "charge", key="charge")
+        run.options(key="charge").once(stage.act, "charge")
         stage.kept("charge")
 
     with_a_person(stage, "done", work)
@@ -196,7 +196,7 @@ def left_in_doubt(stage: Stage) -> None:
             with stage.client() as sf, stage.run(sf, on_wait="suspend") as run:
                 run.step(stage.act, "a")
                 stage.kept("a")
-                run.once(charge, "charge", key="charge", name="act")
+                run.options(key="charge", name="act").once(charge, "charge")
         finally:
             os._exit(1)
     _, status = os.waitpid(child, 0)
@@ -208,7 +208,7 @@ def doubted(word: str) -> Callable[[Stage], None]:
         def work(run: Any) -> None:
             run.step(stage.act, "a")
             stage.kept("a")
-            run.once(stage.act, "charge", key="charge")
+            run.options(key="charge").once(stage.act, "charge")
             stage.kept("charge")
             run.step(stage.act, "b")
             stage.kept("b")
@@ -417,7 +417,7 @@ def gather(stage: Stage) -> None:
 
                 await one("a")
                 await asyncio.gather(*(one(f"g{n}") for n in range(4)))
-                await run.once(act, "charge", key="charge", on_in_doubt="retry")
+                await run.options(key="charge", on_in_doubt="retry").once(act, "charge")
                 stage.kept("charge")
                 async for _ in run.map(act, [f"m{n}" for n in range(3)], concurrency=2, name="each"):
                     pass
@@ -495,7 +495,7 @@ def nested(stage: Stage) -> None:
                 for part in (f"{label}.1", f"{label}.2"):
                     run.step(stage.act, part)
                     stage.kept(part)
-                run.once(stage.act, f"{label}.mail", key="mail", on_in_doubt="retry")
+                run.options(key="mail", on_in_doubt="retry").once(stage.act, f"{label}.mail")
                 stage.kept(f"{label}.mail")
                 return found
 
@@ -594,7 +594,7 @@ def failed_run(stage: Stage) -> None:
             with stage.run(sf, on_error="fail") as run:
                 run.step(stage.act, "a")
                 stage.kept("a")
-                run.once(stage.act, "charge", key="charge")
+                run.options(key="charge").once(stage.act, "charge")
                 stage.kept("charge")
                 raise ValueError("broken")
         except ValueError:
@@ -606,7 +606,7 @@ def revive(stage: Stage) -> None:
         with stage.run(sf, on_failed="revive") as run:
             run.step(stage.act, "a")
             stage.kept("a")
-            run.once(stage.act, "charge", key="charge")
+            run.options(key="charge").once(stage.act, "charge")
             stage.kept("charge")
             run.step(stage.act, "b")
             stage.kept("b")
@@ -637,7 +637,7 @@ def old_runs(stage: Stage) -> None:
     with stage.client() as sf:
         for number in range(OLD):
             with sf.run(f"old-{number}", labels={"age": "old"}) as run:
-                run.step(lambda: "done", name="work")
+                run.options(name="work").step(lambda: "done")
                 run.checkpoint({"data": big(number)})
 
 

@@ -44,9 +44,9 @@ def drive(run: Any, prefix: str, call: Callable[[str], Any], last: int) -> dict[
     found: dict[str, Any] = {}
     for number in range(STEPS):
         name = f"{prefix} {number}"
-        found[name] = run.step(call, name, name="work")
-    found[f"{prefix} large"] = run.step(call, f"{prefix} large", name="work")
-    found[f"{prefix} once"] = run.once(call, f"{prefix} once", key="once", name="work")
+        found[name] = run.options(name="work").step(call, name)
+    found[f"{prefix} large"] = run.options(name="work").step(call, f"{prefix} large")
+    found[f"{prefix} once"] = run.options(key="once", name="work").once(call, f"{prefix} once")
     items = run.map(call, [f"{prefix} item {n}" for n in range(ITEMS)], name="items")
     found.update((value["name"], value) for value in items)
     for version in range(1, last + 1):

@@ -92,7 +92,7 @@ def stubborn_run(folder: Path) -> None:
             with stage.run(sf, on_wait="suspend", wait=10) as run:
                 run.step(stage.act, "a")
                 stage.kept("a")
-                run.once(stage.act, "charge", key="charge")
+                run.options(key="charge").once(stage.act, "charge")
                 stage.kept("charge")
                 run.step(stage.act, "b")
                 stage.kept("b")
@@ -275,7 +275,7 @@ def gives_up(folder: Path) -> None:
         with stage.client() as sf, stage.run(sf, on_wait="suspend") as run:
             run.step(stage.act, "a")
             stage.kept("a")
-            run.once(stage.act, "charge", key="charge")
+            run.options(key="charge").once(stage.act, "charge")
             stage.kept("charge")
             run.step(stage.act, "b")
             stage.kept("b")
@@ -323,7 +323,7 @@ def test_the_same_store_goes_on_when_there_is_room_again(memory: Path) -> None:
                 for number in range(200):
                     try:
                         sf.check()
-                        run.step(lambda: "x" * 3000, key=f"fill-{number}")
+                        run.options(key=f"fill-{number}").step(lambda: "x" * 3000)
                     except TYPED:
                         failures += 1
                         if failures == 3:
@@ -331,7 +331,7 @@ def test_the_same_store_goes_on_when_there_is_room_again(memory: Path) -> None:
                 assert failures == 3, "the limit was to be met"
                 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
                 sf.check()
-                run.step(stage.act, "b", key="b")
+                run.options(key="b").step(stage.act, "b")
                 stage.kept("b")
                 run.complete({"did": "end"})
             stage.kept("end")

@@ -27,7 +27,7 @@ def store(memory: Path) -> Path:
     stage = Stage(folder)
     with stage.client() as sf, stage.run(sf) as run:
         for number in range(100):
-            run.step(lambda: {"did": "it", "much": "x" * 500}, key=f"s{number}")
+            run.options(key=f"s{number}").step(lambda: {"did": "it", "much": "x" * 500})
     return folder / STORE
 
 

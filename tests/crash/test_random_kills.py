@@ -26,7 +26,7 @@ def all_sorts(stage: Stage) -> None:
         for label in ("a", "b"):
             run.step(stage.act, label)
             stage.kept(label)
-        run.once(stage.act, "charge", key="charge")
+        run.options(key="charge").once(stage.act, "charge")
         stage.kept("charge")
         for value in run.map(stage.act, [f"item {n}" for n in range(ITEMS)], concurrency=3, name="item"):
             stage.kept(value["did"])

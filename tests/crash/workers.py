@@ -111,7 +111,7 @@ class Crew:
         name = f"{run.payload['order']}"
         run.step(act, f"{name}.load")
         stage.kept(f"{name}.load")
-        run.once(act, f"{name}.charge", key=f"{name}.charge")
+        run.options(key=f"{name}.charge").once(act, f"{name}.charge")
         stage.kept(f"{name}.charge")
         for _ in run.map(act, [f"{name}.item{n}" for n in range(3)], name="items"):
             pass

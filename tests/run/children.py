@@ -52,7 +52,7 @@ def leave_in_doubt(run_id: str, policy: Any, *args: Any) -> None:
     """Do a one-shot, and be killed before it is confirmed."""
     with Stepfast(URL) as sf, sf.run(run_id) as run:
         run.step(effect, "before")
-        run.once(effect_then_hang, "pay", *args, on_in_doubt=policy)
+        run.options(on_in_doubt=policy).once(effect_then_hang, "pay", *args)
 
 
 def go_on_after_doubt(run_id: str, policy: Any, *args: Any) -> None:
@@ -61,7 +61,7 @@ def go_on_after_doubt(run_id: str, policy: Any, *args: Any) -> None:
         try:
             with sf.run(run_id, on_wait="suspend") as run:
                 run.step(effect, "before")
-                said = run.once(effect, "pay", *args, on_in_doubt=policy, name="effect_then_hang")
+                said = run.options(on_in_doubt=policy, name="effect_then_hang").once(effect, "pay", *args)
                 run.step(effect, "after")
                 run.complete(said)
         except Suspended as suspended:
@@ -122,7 +122,7 @@ def crash_at(run_id: str, dies: bool) -> None:
         try:
             with sf.run(run_id) as run:
                 run.step(effect, "first")
-                run.step(effect_then_hang if dies else effect, "second", name="second")
+                run.options(name="second").step(effect_then_hang if dies else effect, "second")
         except StepfastError as error:
             say("stopped", [type(error).__name__, str(error)])
         else:
@@ -137,8 +137,8 @@ def acknowledge(run_id: str) -> None:
     with Stepfast(URL) as sf, sf.run(run_id, max_delivery_attempts=100) as run:
         say("begun", run.attempt)
         for number in range(10_000):
-            say("acked", ["step", run.step(str, number, key=f"step-{number}")])
-            say("acked", ["once", run.once(str, number, key=f"once-{number}", on_in_doubt="retry")])
+            say("acked", ["step", run.options(key=f"step-{number}").step(str, number)])
+            say("acked", ["once", run.options(key=f"once-{number}", on_in_doubt="retry").once(str, number)])
             say("acked", ["checkpoint", run.checkpoint({"n": number}, key=f"checkpoint-{number}", keep=10_000)])
             sent = {"intent_type": "t", "to_agent": "nobody", "payload": number}
             say("acked", ["intent", sf.send_intent(sent, idempotency_key=f"{run_id}-{number}")])
@@ -150,7 +150,7 @@ def five_steps(run_id: str, dies_at: int) -> None:
         told = []
         for number in range(1, 6):
             function = effect_then_hang if number == dies_at else effect
-            told.append(run.step(function, f"step {number}", name="work"))
+            told.append(run.options(name="work").step(function, f"step {number}"))
         run.complete(told)
     say("completed", told)
 

@@ -21,12 +21,24 @@ from typing import Any, NoReturn
 
 import pytest
 
-from stepfast import AsyncStepfast, Run, Scope, Stepfast, _failpoints
+from stepfast import AsyncStepfast, Run, Scope, StepCalls, Stepfast, _failpoints
 from stepfast.deciding import current_frame
 
 LEASE_SECONDS = 30.0
 
-_AWAITED_OF_A_RUN = {"step", "once", "ask", "pose", "settle", "record", "report", "checkpoint", "rewind", "restore"}
+_AWAITED_OF_A_RUN = {
+    "step",
+    "once",
+    "ask",
+    "pose",
+    "settle",
+    "record",
+    "report",
+    "checkpoint",
+    "rewind",
+    "restore",
+    "patched",
+}
 _NOT_AWAITED_OF_A_CLIENT = {"run", "observe"}
 
 
@@ -65,7 +77,7 @@ class Blocking:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             result = found(*args, **kwargs)
-            shown = Blocking(result) if isinstance(result, Run | Scope) else result
+            shown = Blocking(result) if isinstance(result, Run | Scope | StepCalls) else result
             if isinstance(self.inner, Stepfast):
                 awaited = name not in _NOT_AWAITED_OF_A_CLIENT and not name.startswith("_")
             else:

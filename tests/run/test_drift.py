@@ -33,7 +33,7 @@ async def test_warn_keeps_the_record_and_says_so(way: Way, calls: Calls, caplog:
         await run.step(calls.fetch, 1)
     with caplog.at_level(logging.WARNING, "stepfast"):
         async with sf.run("r") as run:
-            assert await run.step(calls.fetch, 2, on_drift="warn") == ["fetch", 1]
+            assert await run.options(on_drift="warn").step(calls.fetch, 2) == ["fetch", 1]
     assert "fetch#1 was recorded with other input" in caplog.text
     assert calls.made == [("fetch", 1)]
 
@@ -44,7 +44,7 @@ async def test_accept_keeps_the_record_silently(way: Way, calls: Calls, caplog: 
     async with way.crashing(sf, "r") as run:
         await run.step(calls.fetch, 1)
     async with sf.run("r") as run:
-        assert await run.step(calls.fetch, 2, on_drift="accept") == ["fetch", 1]
+        assert await run.options(on_drift="accept").step(calls.fetch, 2) == ["fetch", 1]
     assert "other input" not in caplog.text
 
 
@@ -54,7 +54,7 @@ async def test_rerun_sets_the_record_aside_and_does_the_step_again(way: Way, cal
     async with way.crashing(sf, "r") as run:
         await run.step(calls.fetch, 1)
     async with way.crashing(sf, "r") as run:
-        assert await run.step(calls.fetch, 2, on_drift="rerun") == ["fetch", 2]
+        assert await run.options(on_drift="rerun").step(calls.fetch, 2) == ["fetch", 2]
     async with sf.run("r") as run:
         assert await run.step(calls.fetch, 2) == ["fetch", 2]
     assert calls.made == [("fetch", 1), ("fetch", 2)]
@@ -70,7 +70,7 @@ async def test_a_run_s_policy_holds_for_all_its_steps_unless_one_says_otherwise(
     async with sf.run("r", on_drift="accept") as run:
         assert await run.step(calls.a, 2) == ["a", 1]
         with pytest.raises(Diverged):
-            await run.step(calls.b, 2, on_drift="raise")
+            await run.options(on_drift="raise").step(calls.b, 2)
 
 
 @both
@@ -80,5 +80,5 @@ async def test_a_one_shot_is_not_run_again_for_a_changed_input(way: Way, calls: 
         await run.once(calls.pay, 1)
     async with way.crashing(sf, "r") as run:
         with pytest.raises(Diverged, match="one-shot"):
-            await run.once(calls.pay, 2, on_drift="rerun")
+            await run.options(on_drift="rerun").once(calls.pay, 2)
     assert calls.made == [("pay", 1)]

@@ -37,7 +37,7 @@ async def test_nothing_of_a_run_stands_in_its_files_in_plain_text(way: Way, call
     async def body(run: Any) -> None:
         await run.step(calls.answering("f", lambda _: secret("result")), secret("argument"))
         with pytest.raises(Boom):
-            await run.step(calls.raising("g", Boom(secret("recorded-error"))), key="g", record_errors=True)
+            await run.options(key="g", record_errors=True).step(calls.raising("g", Boom(secret("recorded-error"))))
         await run.once(calls.answering("h", lambda _: [secret("once-result")]), secret("once-argument"))
         items = [secret("item-1"), secret("item-2")]
         await collect(run.map(calls.answering("m", lambda item: f"{item} {secret('item-result')}"), items))
@@ -142,8 +142,8 @@ async def test_rows_from_before_there_was_a_key_are_refused_unless_accepted(way:
 async def test_a_row_moved_to_another_place_is_not_taken_for_its_own(way: Way, calls: Calls) -> None:
     sf = way.open(codec=ring())
     async with way.crashing(sf, "r") as run:
-        await run.step(calls.answering("a", lambda: "of a"), key="a")
-        await run.step(calls.answering("b", lambda: "of b"), key="b")
+        await run.options(key="a").step(calls.answering("a", lambda: "of a"))
+        await run.options(key="b").step(calls.answering("b", lambda: "of b"))
     with closing(sqlite3.connect(way.path)) as store:
         rows: dict[str, Any] = dict(store.execute("SELECT key, result FROM steps"))
         for key, other in (("a", "b"), ("b", "a")):
@@ -151,7 +151,7 @@ async def test_a_row_moved_to_another_place_is_not_taken_for_its_own(way: Way, c
         store.commit()
     async with way.crashing(sf, "r") as run:
         with pytest.raises(Damaged):
-            await run.step(calls.a, key="a")
+            await run.options(key="a").step(calls.a)
     assert calls.names == ["a", "b"]
 
 

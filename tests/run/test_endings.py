@@ -136,7 +136,7 @@ async def test_stepfast_s_own_errors_do_not_fail_a_run(way: Way, calls: Calls) -
     sf = way.open()
     with pytest.raises(InvalidInput):
         async with sf.run("r", on_error="fail") as run:
-            await run.step(calls.a, key="")
+            await run.options(key="").step(calls.a)
     async with sf.run("r") as run:
         await run.step(calls.a)
 

@@ -22,7 +22,7 @@ async def test_a_shared_scope_is_the_same_however_often_it_is_opened(way: Way, c
     async with sf.run("r") as run:
         for _ in range(2):
             scope = run.scope("tool", shared=True)
-            await scope.step(calls.build, key="model:0")
+            await scope.options(key="model:0").step(calls.build)
         assert run.steps() == ["scope:tool/model:0"]
     assert calls.names == ["build"]
 
@@ -32,7 +32,7 @@ async def test_whether_a_step_is_recorded_is_told_without_running_it(way: Way, c
     sf = way.open()
     async with sf.run("r") as run:
         assert run.recorded("a") is None
-        await run.step(calls.build, key="a")
+        await run.options(key="a").step(calls.build)
         assert run.recorded("a") == "FINISHED"
         assert run.scope("x", shared=True).recorded("a") is None
 
@@ -75,13 +75,13 @@ async def test_a_one_shot_left_open_is_settled_without_opening_the_run_again(way
         async with sf.run("r", on_wait="suspend") as run:
             assert await run.settle() == 0
             with pytest.raises(Lost):
-                await run.once(lost, key="pay")
+                await run.options(key="pay").once(lost)
             await run.settle()
     (asked,) = await sf.decisions("r")
     assert asked["kind"] == "in_doubt"
     await sf.answer("r", "done", value="paid")
     async with sf.run("r", on_wait="suspend") as run:
-        assert await run.once(lost, key="pay") == "paid"
+        assert await run.options(key="pay").once(lost) == "paid"
     assert effects == ["paid"]
 
 

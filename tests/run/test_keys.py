@@ -108,7 +108,7 @@ class Worker(threading.Thread):
         place = self.run_ if self.scope is None else self.run_.scope(self.scope)
         while (call := self.inbox.get()) is not None:
             try:
-                self.outbox.put(place.step(*call, name="work", inputs=call[-1]))
+                self.outbox.put(place.options(name="work", inputs=call[-1]).step(*call))
             except Crash:
                 self.outbox.put(None)
 
@@ -158,7 +158,7 @@ def test_tasks_in_any_order_repeat_nothing_and_are_told_the_same(tmp_path: Path,
 
     async def go(call: tuple[Any, ...], place: Any) -> Any:
         try:
-            return await place.step(*call, name="work", inputs=call[-1])
+            return await place.options(name="work", inputs=call[-1]).step(*call)
         except Crash:
             return None
 
@@ -221,7 +221,7 @@ async def test_calls_gathered_by_one_task_take_their_places_in_the_order_they_ar
         turns = [asyncio.Event() for _ in range(4)]
         turns[-1].set()
         # The last call made is the first to finish.
-        calls = [run.step(work_, n, turns[n], turns[n - 1], inputs=n) for n in range(4)]
+        calls = [run.options(inputs=n).step(work_, n, turns[n], turns[n - 1]) for n in range(4)]
         assert await asyncio.gather(*calls) == [0, 1, 2, 3]
         assert run.steps() == ["work_#1", "work_#2", "work_#3", "work_#4"]
     assert done == [3, 2, 1, 0]
@@ -242,10 +242,10 @@ def test_calls_keyed_by_input_may_be_gathered_in_any_order(
         async with AsyncStepfast(tmp_path / "inputs.db", durability="process") as sf:
             with pytest.raises(Crash):
                 async with sf.run(name) as run:
-                    await asyncio.gather(*(run.step(work_, n, by="input") for n in first[:stop]))
+                    await asyncio.gather(*(run.options(by="input").step(work_, n) for n in first[:stop]))
                     raise Crash
             async with sf.run(name) as run:
-                told = await asyncio.gather(*(run.step(work_, n, by="input") for n in second))
+                told = await asyncio.gather(*(run.options(by="input").step(work_, n) for n in second))
                 assert told == [n * 10 for n in second]
 
     asyncio.run(scenario(str(next(_names))))
@@ -273,11 +273,11 @@ async def test_steps_inside_a_step_are_kept_when_it_dies_half_way(way: Way, call
     async with way.crashing(sf, "r") as run:
         runs.append(run)
         dies = calls.raising("fetch", Crash())
-        await run.step(composite(way, runs, (calls.fetch, 1), (dies, 2)), name="outer")
+        await run.options(name="outer").step(composite(way, runs, (calls.fetch, 1), (dies, 2)))
     async with sf.run("r") as run:
         runs.append(run)
         outer = composite(way, runs, (calls.fetch, 1), (calls.fetch, 2))
-        assert await run.step(outer, name="outer") == [["fetch", 1], ["fetch", 2]]
+        assert await run.options(name="outer").step(outer) == [["fetch", 1], ["fetch", 2]]
         assert set(run.steps()) == {"outer#1/fetch#1", "outer#1/fetch#2", "outer#1"}
     assert calls.made == [("fetch", 1), ("fetch", 2), ("fetch", 2)]
 
@@ -289,10 +289,10 @@ async def test_a_finished_step_answers_without_its_inner_steps(way: Way, calls: 
     outer = composite(way, runs, (calls.fetch, 1), (calls.fetch, 2))
     async with way.crashing(sf, "r") as run:
         runs.append(run)
-        await run.step(outer, name="outer")
+        await run.options(name="outer").step(outer)
     async with sf.run("r") as run:
         runs.append(run)
-        await run.step(outer, name="outer")
+        await run.options(name="outer").step(outer)
         # The inner calls of the finished step do not shift the keys of what comes after it.
         assert await run.step(calls.fetch, 9) == ["fetch", 9]
         assert "fetch#1" in run.steps()

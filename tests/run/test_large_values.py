@@ -84,5 +84,5 @@ def test_a_value_of_100_mb_works_in_pieces(tmp_path: Path) -> None:
             run.step(lambda: data)
             raise InterruptedError
         with sf.run("r") as run:
-            assert run.step(lambda: b"not called again", name="lambda") == data
+            assert run.options(name="lambda").step(lambda: b"not called again") == data
     assert len(pieces_in(path)) == 101

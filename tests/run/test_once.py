@@ -75,9 +75,9 @@ async def test_an_error_that_says_nothing_happened_leaves_the_one_shot_to_be_don
     sf = way.open()
     with pytest.raises(Boom):
         async with sf.run("r") as run:
-            await run.once(calls.raising("pay", Boom("not connected")), retry_on=(Boom,))
+            await run.options(retry_on=(Boom,)).once(calls.raising("pay", Boom("not connected")))
     async with sf.run("r") as run:
-        assert await run.once(calls.pay, retry_on=(Boom,)) == ["pay"]
+        assert await run.options(retry_on=(Boom,)).once(calls.pay) == ["pay"]
     assert calls.names == ["pay", "pay"]
 
 
@@ -95,7 +95,7 @@ async def test_a_one_shot_tried_again_in_the_same_attempt_is_one_effect_after_a_
     async def body(run: Any) -> Any:
         for _ in range(3):
             try:
-                return await run.once(calls.answering("pay", pay), retry_on=(Boom,))
+                return await run.options(retry_on=(Boom,)).once(calls.answering("pay", pay))
             except Boom:
                 continue
         raise AssertionError("it is not busy for ever")
@@ -137,9 +137,9 @@ async def test_a_run_that_waits_in_its_process_goes_on_when_answered(way: Way, c
 async def test_retry_in_doubt_runs_the_one_shot_again(way: Way, calls: Calls) -> None:
     sf = way.open()
     async with way.crashing(sf, "r") as run:
-        await run.once(calls.raising("pay", Crash()), on_in_doubt="retry")
+        await run.options(on_in_doubt="retry").once(calls.raising("pay", Crash()))
     async with sf.run("r") as run:
-        assert await run.once(calls.pay, on_in_doubt="retry") == ["pay"]
+        assert await run.options(on_in_doubt="retry").once(calls.pay) == ["pay"]
     assert calls.names == ["pay", "pay"]
 
 
@@ -147,11 +147,11 @@ async def test_retry_in_doubt_runs_the_one_shot_again(way: Way, calls: Calls) ->
 async def test_fail_in_doubt_tells_the_caller_that_the_outcome_is_unknown(way: Way, calls: Calls) -> None:
     sf = way.open()
     async with way.crashing(sf, "r") as run:
-        await run.once(calls.raising("pay", Crash()), on_in_doubt="fail")
+        await run.options(on_in_doubt="fail").once(calls.raising("pay", Crash()))
     for _ in range(2):
         async with way.crashing(sf, "r") as run:
             with pytest.raises(StepFailed, match="outcome is unknown"):
-                await run.once(calls.pay, on_in_doubt="fail")
+                await run.options(on_in_doubt="fail").once(calls.pay)
     assert calls.names == ["pay"]
 
 
@@ -160,11 +160,11 @@ async def test_a_probe_that_finds_the_effect_settles_the_one_shot(way: Way, call
     sf = way.open()
     probe = calls.answering("probe", lambda *_: Happened({"receipt": 7}))
     async with way.crashing(sf, "r") as run:
-        await run.once(calls.raising("pay", Crash()), "card", on_in_doubt=probe)
+        await run.options(on_in_doubt=probe).once(calls.raising("pay", Crash()), "card")
     async with way.crashing(sf, "r") as run:
-        assert await run.once(calls.pay, "card", on_in_doubt=probe) == {"receipt": 7}
+        assert await run.options(on_in_doubt=probe).once(calls.pay, "card") == {"receipt": 7}
     async with sf.run("r") as run:
-        assert await run.once(calls.pay, "card", on_in_doubt=probe) == {"receipt": 7}
+        assert await run.options(on_in_doubt=probe).once(calls.pay, "card") == {"receipt": 7}
     assert calls.made == [("pay", "card"), ("probe", "card")]
 
 
@@ -173,9 +173,9 @@ async def test_a_probe_that_finds_no_effect_lets_it_be_done(way: Way, calls: Cal
     sf = way.open()
     probe = calls.answering("probe", lambda: DID_NOT_HAPPEN)
     async with way.crashing(sf, "r") as run:
-        await run.once(calls.raising("pay", Crash()), on_in_doubt=probe)
+        await run.options(on_in_doubt=probe).once(calls.raising("pay", Crash()))
     async with sf.run("r") as run:
-        assert await run.once(calls.pay, on_in_doubt=probe) == ["pay"]
+        assert await run.options(on_in_doubt=probe).once(calls.pay) == ["pay"]
     assert calls.names == ["pay", "probe", "pay"]
 
 
@@ -184,13 +184,13 @@ async def test_a_probe_that_cannot_tell_leaves_it_to_a_person(way: Way, calls: C
     sf = way.open()
     probe = calls.answering("probe", lambda: None)
     async with way.crashing(sf, "r") as run:
-        await run.once(calls.raising("pay", Crash()), on_in_doubt=probe)
+        await run.options(on_in_doubt=probe).once(calls.raising("pay", Crash()))
     with pytest.raises(Suspended):
         async with sf.run("r", on_wait="suspend") as run:
-            await run.once(calls.pay, on_in_doubt=probe)
+            await run.options(on_in_doubt=probe).once(calls.pay)
     await sf.answer("r", "retry")
     async with sf.run("r") as run:
-        assert await run.once(calls.pay, on_in_doubt=probe) == ["pay"]
+        assert await run.options(on_in_doubt=probe).once(calls.pay) == ["pay"]
     assert calls.names.count("pay") == 2
 
 
@@ -208,9 +208,9 @@ async def test_a_probe_can_look_by_the_key_the_effect_was_given(way: Way, calls:
         return Happened()
 
     async with way.crashing(sf, "r") as run:
-        await run.once(calls.answering("pay", pay), on_in_doubt=way.function(probe))
+        await run.options(on_in_doubt=way.function(probe)).once(calls.answering("pay", pay))
     async with sf.run("r") as run:
-        await run.once(calls.pay, on_in_doubt=way.function(probe))
+        await run.options(on_in_doubt=way.function(probe)).once(calls.pay)
     assert len(given) == 2
     assert len(set(given)) == 1
 
@@ -221,10 +221,10 @@ async def test_a_probe_is_asked_in_a_revived_run_too(way: Way, calls: Calls) -> 
     sf = way.open()
     probe = calls.answering("probe", lambda: Happened("paid"))
     async with way.crashing(sf, "r", max_delivery_attempts=1) as run:
-        await run.once(calls.raising("pay", Crash()), on_in_doubt=probe)
+        await run.options(on_in_doubt=probe).once(calls.raising("pay", Crash()))
     async with sf.run("r", on_failed="revive") as run:
         assert run.attempt == 1
-        assert await run.once(calls.pay, on_in_doubt=probe) == "paid"
+        assert await run.options(on_in_doubt=probe).once(calls.pay) == "paid"
     assert calls.names == ["pay", "probe"]
 
 
@@ -254,7 +254,7 @@ async def test_an_unknown_policy_is_refused(way: Way, calls: Calls) -> None:
     sf = way.open()
     with pytest.raises(InvalidInput, match="on_in_doubt"):
         async with sf.run("r") as run:
-            await run.once(calls.pay, on_in_doubt="hope")
+            await run.options(on_in_doubt="hope").once(calls.pay)
     assert calls.made == []
 
 
@@ -279,7 +279,7 @@ def test_a_one_shot_that_is_at_work_is_not_begun_a_second_time(tmp_path: Path) -
 
     def outer(pool: ThreadPoolExecutor, run: Any) -> None:
         with pytest.raises(InvalidInput, match="already running"):
-            pool.submit(run.once, done.append, "again", key="pay", on_drift="accept").result()
+            pool.submit(run.options(key="pay", on_drift="accept").once, done.append, "again").result()
         done.append("once")
 
     with (
@@ -287,5 +287,5 @@ def test_a_one_shot_that_is_at_work_is_not_begun_a_second_time(tmp_path: Path) -
         sf.run("r", on_wait="suspend") as run,
         ThreadPoolExecutor(1) as pool,
     ):
-        run.once(outer, pool, run, key="pay")
+        run.options(key="pay").once(outer, pool, run)
     assert done == ["once"]

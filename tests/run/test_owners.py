@@ -50,7 +50,7 @@ def test_who_has_time_waits_for_the_living_owner(spawn: Spawn, url: str) -> None
         child.say()
         with in_thread(child.say), sf.run("r", wait=60) as run:
             assert run.replaying
-            assert run.step(do, "first", name="effect") == "first done"
+            assert run.options(name="effect").step(do, "first") == "first done"
 
 
 def test_a_dead_owner_is_followed_at_once_and_its_delivery_counts_as_lost(
@@ -62,7 +62,7 @@ def test_a_dead_owner_is_followed_at_once_and_its_delivery_counts_as_lost(
     with Stepfast(url) as sf:
         with sf.run("r") as run:  # by the store's clock, its lease has hardly begun
             assert run.attempt == 2
-            assert run.step(do, "first", name="effect") == "first done"
+            assert run.options(name="effect").step(do, "first") == "first done"
         assert sf.get_intent("r")["lost_deliveries"] == 1
         lost = next(e for e in sf.events("r") if e["event_type"] == "intent.delivery_lost")
         assert lost["details"] == {"delivery_attempt": 1, "lost": 1, "reason": "its owner died"}
@@ -138,8 +138,8 @@ def test_a_worker_that_slept_past_its_lease_is_fenced_off(spawn: Spawn, url: str
             kind, _ = child.hear("stopped")
             assert kind == "Fenced"
             assert run.steps() == ["effect#1"]
-            assert run.step(do, "first", name="effect") == "first done"
-            assert run.step(do, "second", name="effect") == "second done"
+            assert run.options(name="effect").step(do, "first") == "first done"
+            assert run.options(name="effect").step(do, "second") == "second done"
         assert [(s["key"], s["attempt"]) for s in sf.steps("r")] == [("effect#1", 1), ("effect#2", 2)]
         assert sf.get_intent("r")["lost_deliveries"] == 1
     assert Effects(tmp_path).lines()[0] == "first"
@@ -155,7 +155,7 @@ def test_a_fenced_worker_does_not_even_begin_a_one_shot(spawn: Spawn, url: str, 
             child.go_on()
             child.say()
             assert child.hear("stopped")[0] == "Fenced"
-            assert run.once(do, "pay", name="effect") == "pay done"
+            assert run.options(name="effect").once(do, "pay") == "pay done"
         assert [(s["key"], s["attempt"]) for s in sf.steps("r")] == [("once:effect#1", 2)]
     assert Effects(tmp_path).lines() == []
 

@@ -72,10 +72,10 @@ async def test_an_error_is_recorded_on_request_and_raised_again_without_running(
     fails = calls.raising("fails", ValueError("wrong", 7))
     async with way.crashing(sf, "r") as run:
         with pytest.raises(ValueError, match="wrong"):
-            await run.step(fails, record_errors=True)
+            await run.options(record_errors=True).step(fails)
     async with sf.run("r") as run:
         with pytest.raises(ValueError, match="wrong") as caught:
-            await run.step(fails, record_errors=True)
+            await run.options(record_errors=True).step(fails)
         assert caught.value.args == ("wrong", 7)
         assert any("fails#1" in note for note in caught.value.__notes__)
     assert calls.names == ["fails"]
@@ -86,9 +86,9 @@ async def test_only_the_named_errors_are_recorded(way: Way, calls: Calls) -> Non
     sf = way.open()
     async with way.crashing(sf, "r") as run:
         with pytest.raises(Boom):
-            await run.step(calls.raising("f", Boom("no")), key="f", record_errors=(ValueError,))
+            await run.options(key="f", record_errors=(ValueError,)).step(calls.raising("f", Boom("no")))
     async with sf.run("r") as run:
-        assert await run.step(calls.f, key="f", record_errors=(ValueError,)) == ["f"]
+        assert await run.options(key="f", record_errors=(ValueError,)).step(calls.f) == ["f"]
     assert calls.names == ["f", "f"]
 
 
@@ -98,10 +98,10 @@ async def test_a_recorded_error_whose_class_is_gone_comes_back_as_step_failed(wa
     sf = way.open()
     async with way.crashing(sf, "r") as run:
         with pytest.raises(gone):
-            await run.step(calls.raising("f", gone("away")), record_errors=True)
+            await run.options(record_errors=True).step(calls.raising("f", gone("away")))
     async with sf.run("r") as run:
         with pytest.raises(StepFailed, match="Gone: away") as caught:
-            await run.step(calls.f, record_errors=True)
+            await run.options(record_errors=True).step(calls.f)
         assert caught.value.details["error"]["message"] == "away"
 
 
@@ -118,7 +118,7 @@ async def test_a_flaky_step_is_retried_within_its_attempt(way: Way, calls: Calls
 
     step = calls.answering("flaky", flaky)
     async with sf.run("r") as run:
-        assert await run.step(step, retry=Retry(attempts=3, delay=0.001)) == "well"
+        assert await run.options(retry=Retry(attempts=3, delay=0.001)).step(step) == "well"
         assert run.attempt == 1
     assert calls.names == ["flaky"] * 3
     assert (await sf.get_intent("r"))["lost_deliveries"] == 0
@@ -131,11 +131,11 @@ async def test_retries_end_and_do_not_count_in_the_next_attempt(way: Way, calls:
     twice = Retry(attempts=2, delay=0.001)
     with pytest.raises(Boom):
         async with sf.run("r") as run:
-            await run.step(calls.raising("f", Boom("no")), retry=twice)
+            await run.options(retry=twice).step(calls.raising("f", Boom("no")))
     assert calls.names == ["f", "f"]
     with pytest.raises(Boom):
         async with sf.run("r") as run:
-            await run.step(calls.raising("f", Boom("no")), retry=twice)
+            await run.options(retry=twice).step(calls.raising("f", Boom("no")))
     assert calls.names == ["f"] * 4
 
 
@@ -144,7 +144,7 @@ async def test_only_the_named_errors_are_retried(way: Way, calls: Calls) -> None
     sf = way.open()
     with pytest.raises(Boom):
         async with sf.run("r") as run:
-            await run.step(calls.raising("f", Boom("no")), retry=Retry(attempts=5, delay=0.001, on=(OSError,)))
+            await run.options(retry=Retry(attempts=5, delay=0.001, on=(OSError,))).step(calls.raising("f", Boom("no")))
     assert calls.names == ["f"]
 
 
@@ -159,12 +159,12 @@ def test_pauses_between_retries_grow_up_to_their_limit() -> None:
 async def test_an_explicit_key_names_the_step_wherever_it_stands(way: Way, calls: Calls) -> None:
     sf = way.open()
     async with way.crashing(sf, "r") as run:
-        await run.step(calls.a, key="first/ä#1")
-        assert await run.step(calls.b, key="second") == ["b"]
+        await run.options(key="first/ä#1").step(calls.a)
+        assert await run.options(key="second").step(calls.b) == ["b"]
         assert run.steps() == ["first%2F%C3%A4%231", "second"]
     async with sf.run("r") as run:
-        assert await run.step(calls.b, key="second") == ["b"]
-        await run.step(calls.a, key="first/ä#1")
+        assert await run.options(key="second").step(calls.b) == ["b"]
+        await run.options(key="first/ä#1").step(calls.a)
     assert calls.names == ["a", "b"]
 
 
@@ -172,7 +172,7 @@ async def test_an_explicit_key_names_the_step_wherever_it_stands(way: Way, calls
 async def test_the_same_explicit_key_in_one_attempt_gives_the_one_record(way: Way, calls: Calls) -> None:
     sf = way.open()
     async with sf.run("r") as run:
-        assert await run.step(calls.a, key="k") == await run.step(calls.a, key="k")
+        assert await run.options(key="k").step(calls.a) == await run.options(key="k").step(calls.a)
     assert calls.names == ["a"]
 
 
@@ -182,7 +182,7 @@ async def test_an_unusable_key_is_refused_before_anything_runs(way: Way, calls: 
     sf = way.open()
     with pytest.raises(InvalidInput, match="key"):
         async with sf.run("r") as run:
-            await run.step(calls.a, key=key)
+            await run.options(key=key).step(calls.a)
     assert calls.made == []
 
 
@@ -192,8 +192,8 @@ async def test_keys_come_from_kind_name_and_ordinal(way: Way, calls: Calls) -> N
     async with sf.run("r") as run:
         await run.step(calls.f)
         await run.step(calls.f)
-        await run.step(calls.f, kind="model")
-        await run.step(calls.f, name="other name/1")
+        await run.options(kind="model").step(calls.f)
+        await run.options(name="other name/1").step(calls.f)
         await run.once(calls.f)
         await run.step(way.function(lambda: 1))
         assert run.steps() == ["f#1", "f#2", "model:f#1", "other name%2F1#1", "once:f#1", "lambda#1"]
@@ -208,7 +208,7 @@ async def test_a_kind_that_belongs_to_one_shots_is_refused(way: Way, calls: Call
     sf = way.open()
     with pytest.raises(InvalidInput, match="once"):
         async with sf.run("r") as run:
-            await run.step(calls.f, kind="once")
+            await run.options(kind="once").step(calls.f)
 
 
 @both
@@ -237,12 +237,12 @@ async def test_a_partial_counts_with_its_name_and_its_arguments(way: Way, calls:
 async def test_inputs_stand_for_arguments_that_change_by_themselves(way: Way, calls: Calls) -> None:
     sf = way.open()
     async with way.crashing(sf, "r") as run:
-        await run.step(calls.f, "id-1", inputs={"question": "why"})
+        await run.options(inputs={"question": "why"}).step(calls.f, "id-1")
     async with way.crashing(sf, "r") as run:
-        assert await run.step(calls.f, "id-2", inputs={"question": "why"}) == ["f", "id-1"]
+        assert await run.options(inputs={"question": "why"}).step(calls.f, "id-2") == ["f", "id-1"]
     async with sf.run("r") as run:
         with pytest.raises(Diverged, match="how"):
-            await run.step(calls.f, "id-2", inputs={"question": "how"})
+            await run.options(inputs={"question": "how"}).step(calls.f, "id-2")
 
 
 @both
@@ -328,7 +328,7 @@ async def test_a_step_cancelled_while_it_is_written_is_kept(tmp_path: Path) -> N
 
     loop = asyncio.get_running_loop()
     async with AsyncStepfast(tmp_path / "stepfast.db") as sf, sf.run("r") as run:
-        task = asyncio.create_task(run.step(work, key="k"))
+        task = asyncio.create_task(run.options(key="k").step(work))
 
         def cancel() -> None:
             loop.call_soon_threadsafe(task.cancel)
@@ -336,7 +336,7 @@ async def test_a_step_cancelled_while_it_is_written_is_kept(tmp_path: Path) -> N
 
         with on_failpoint("sqlite.before_commit", cancel), pytest.raises(asyncio.CancelledError):
             await task
-        assert await run.step(work, key="k") == 1
+        assert await run.options(key="k").step(work) == 1
     assert done == [1]
 
 
@@ -351,13 +351,13 @@ async def test_a_step_cancelled_while_it_works_leaves_nothing(tmp_path: Path) ->
 
     async with AsyncStepfast(tmp_path / "stepfast.db") as sf:
         async with sf.run("r") as run:
-            task = asyncio.create_task(run.step(work, False, inputs="same"))
+            task = asyncio.create_task(run.options(inputs="same").step(work, False))
             await started.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert run.steps() == []
-            assert await run.step(work, True, inputs="same") == "done"
+            assert await run.options(inputs="same").step(work, True) == "done"
         assert [s["key"] for s in await sf.steps("r")] == ["work#1"]
 
 

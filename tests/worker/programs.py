@@ -75,7 +75,7 @@ async def run_on_a_loop() -> None:
 
         @sf.worker(ADDRESS, **OPTIONS)
         async def handle(run: Any, payload: Any) -> Any:
-            return [await run.step(work_async, payload, number, name="work") for number in range(1, STEPS + 1)]
+            return [await run.options(name="work").step(work_async, payload, number) for number in range(1, STEPS + 1)]
 
         say("ready")
         await handle.run()

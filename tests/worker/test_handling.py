@@ -12,7 +12,7 @@ from tests.worker.kit import ADDRESS, SECONDS, Hand, Team, wait_until
 
 
 async def double(run: Any, payload: Any) -> Any:
-    return await run.step(lambda: payload * 2, name="double")
+    return await run.options(name="double").step(lambda: payload * 2)
 
 
 # It returns
@@ -185,7 +185,7 @@ def held(team: Team, go_on: threading.Event, said: list[Any]) -> tuple[Hand, str
         there.set()
         try:
             await team.wait(go_on)
-            await run.step(said.append, "zombie", name="second")
+            await run.options(name="second").step(said.append, "zombie")
         except BaseException as error:
             said.append(type(error).__name__)
             raise

@@ -181,10 +181,10 @@ class Ground:
         call = self.call
         options = {"key": self.key, "name": call.name, "inputs": call.shown, **call.options}
         if not call.once:
-            return place.step(call.passing if call.options.get("record_errors") else call.made, **options)
+            return place.options(**options).step(call.passing if call.options.get("record_errors") else call.made)
         options["retry_on"] = (*options.get("retry_on", ()), GraphBubbleUp)
         options["on_in_doubt"] = self._policy(run)
-        return place.once(call.made, **options)
+        return place.options(**options).once(call.made)
 
     def _policy(self, run: Run | AsyncRun) -> Any:
         """Settled where the call is made, so that what is in doubt interrupts the graph and not its opening."""

@@ -33,9 +33,9 @@ class _Call(NamedTuple):
     async def record(self, function: Any) -> dict[str, Any]:
         loop = self.at.loop
         with self.at.drive.guarded():
-            recorded: dict[str, Any] = await loop.scope.step(
-                function, key=self.key, name=loop.agent, kind="model", inputs=self.request.summary, on_drift="accept"
-            )
+            recorded: dict[str, Any] = await loop.scope.options(
+                key=self.key, name=loop.agent, kind="model", inputs=self.request.summary, on_drift="accept"
+            ).step(function)
         return recorded
 
     def accept(self, recorded: dict[str, Any], *, live: bool) -> None:

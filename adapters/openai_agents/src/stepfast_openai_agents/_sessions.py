@@ -47,7 +47,7 @@ class JournaledSession:
             await _awaited(run_compaction(*args, **_known(run_compaction, kwargs)))
 
         with self._drive.guarded():
-            await scope.step(compact, key=key, name="run_compaction", kind="session", inputs=self.session_id)
+            await scope.options(key=key, name="run_compaction", kind="session", inputs=self.session_id).step(compact)
 
     def _key(self, what: str) -> tuple[Any, str]:
         at = here()
@@ -64,7 +64,9 @@ class JournaledSession:
             return plain(await _awaited(self._inner.get_items(limit, **_known(self._inner.get_items, kwargs))))
 
         with self._drive.guarded():
-            items = await scope.step(read, key=key, name="get_items", kind="session", inputs=[self.session_id, limit])
+            items = await scope.options(
+                key=key, name="get_items", kind="session", inputs=[self.session_id, limit]
+            ).step(read)
         return list(items)
 
     async def add_items(self, items: list[Any], **kwargs: Any) -> None:
@@ -80,14 +82,13 @@ class JournaledSession:
             return Happened(None) if tail == added else DID_NOT_HAPPEN
 
         with self._drive.guarded():
-            await scope.once(
-                add,
+            await scope.options(
                 key=key,
                 name="add_items",
                 inputs=[self.session_id, len(added)],
                 on_in_doubt=is_there,
                 retry_on=(Exception,),
-            )
+            ).once(add)
 
     async def pop_item(self, **kwargs: Any) -> Any:
         """Taken once; what it was is recorded."""
@@ -97,7 +98,7 @@ class JournaledSession:
             return plain(await _awaited(self._inner.pop_item(**_known(self._inner.pop_item, kwargs))))
 
         with self._drive.guarded():
-            return await scope.step(pop, key=key, name="pop_item", kind="session", inputs=self.session_id)
+            return await scope.options(key=key, name="pop_item", kind="session", inputs=self.session_id).step(pop)
 
     async def clear_session(self, **kwargs: Any) -> None:
         """Cleared once."""
@@ -107,7 +108,7 @@ class JournaledSession:
             await _awaited(self._inner.clear_session(**_known(self._inner.clear_session, kwargs)))
 
         with self._drive.guarded():
-            await scope.step(clear, key=key, name="clear_session", kind="session", inputs=self.session_id)
+            await scope.options(key=key, name="clear_session", kind="session", inputs=self.session_id).step(clear)
 
 
 class AtomicSession(JournaledSession):
@@ -128,7 +129,9 @@ class AtomicSession(JournaledSession):
             return (await session.head()).last(session._limit(limit))
 
         with self._drive.guarded():
-            spans = await scope.step(look, key=key, name="get_items", kind="session", inputs=[self.session_id, limit])
+            spans = await scope.options(
+                key=key, name="get_items", kind="session", inputs=[self.session_id, limit]
+            ).step(look)
             return await session.read(spans)
 
     async def add_items(self, items: list[Any], **kwargs: Any) -> None:

@@ -121,7 +121,9 @@ class Drive:
 
     def _step(self, function: Callable[[], dict[str, Any]], key: str, request: ChatRequest) -> dict[str, Any]:
         inputs = request.summary
-        return self.scope.step(function, key=key, name=self.agent, kind="model", inputs=inputs, on_drift="accept")
+        return self.scope.options(key=key, name=self.agent, kind="model", inputs=inputs, on_drift="accept").step(
+            function
+        )
 
     def _accept(self, key: str, request: ChatRequest, recorded: dict[str, Any]) -> None:
         """Compare what was recorded with what would be asked now, and go on to the next turn."""
@@ -198,7 +200,7 @@ class Drive:
     def _perform(self, act: Callable[[], Any], key: str, name: str, policy: Policy, arguments: dict[str, Any]) -> Any:
         inputs = [name, arguments]
         if policy.kind == "retry":
-            return self.scope.step(act, key=key, name=name, kind="tool", inputs=inputs)
+            return self.scope.options(key=key, name=name, kind="tool", inputs=inputs).step(act)
         in_doubt: Any = policy.kind
         probe = policy.probe
         if probe is not None:
@@ -206,9 +208,9 @@ class Drive:
         while True:
             try:
                 # An exception ends the run, as in Swarm; when it goes on, the call is made again.
-                return self.scope.once(
-                    act, key=key, name=name, inputs=inputs, on_in_doubt=in_doubt, retry_on=(Exception,)
-                )
+                return self.scope.options(
+                    key=key, name=name, inputs=inputs, on_in_doubt=in_doubt, retry_on=(Exception,)
+                ).once(act)
             except Doubt:
                 self.run.settle()
 

@@ -94,18 +94,17 @@ async def perform(
         if at.scope.recorded(key) is None:
             await drive.report(at.loop, name)
         if policy.kind == "retry":
-            recorded = await at.scope.step(
-                call, key=key, name=name, kind="tool", inputs=inputs, record_errors=keep_errors
-            )
+            recorded = await at.scope.options(
+                key=key, name=name, kind="tool", inputs=inputs, record_errors=keep_errors
+            ).step(call)
         else:
-            recorded = await at.scope.once(
-                call,
+            recorded = await at.scope.options(
                 key=key,
                 name=name,
                 inputs=inputs,
                 on_in_doubt=_in_doubt(policy, arguments),
                 retry_on=() if keep_errors else (Exception,),
-            )
+            ).once(call)
     except Stopped:
         return STOPPED
     except Doubt as doubt:
