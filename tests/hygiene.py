@@ -29,6 +29,7 @@ PUBLIC_MODULES = frozenset(
     {
         "stepfast.adapters",
         "stepfast.cli.plugin",
+        "stepfast.codec",
         "stepfast.faces",
         "stepfast.flow",
         "stepfast.stored_names",

@@ -191,7 +191,7 @@ def test_no_module_is_imported_because_bytes_name_it() -> None:
 
 FORBIDDEN = [
     "os:system", "builtins:eval", "builtins:object", "builtins:type", "subprocess:Popen", "subprocess:CompletedProcess",
-    "types:SimpleNamespace", "collections:OrderedDict", "enum:Enum", "http:HTTPStatus", "inspect:Parameter",
+    "types:MappingProxyType", "collections:OrderedDict", "enum:Enum", "http:HTTPStatus", "inspect:Parameter",
     "sys:modules", "sys:stdin.close", "tests.codec.zoo:Opaque", "tests.codec.zoo:Opaque.__init__",
     "tests.codec.zoo:difference", "tests.codec.zoo:sys", "tests.codec.zoo:enum", "tests.codec.zoo:BaseModel.__mro__",
     "tests.codec.zoo:", ":", "", "tests.codec.zoo", "tests.codec.zoo:Point.x", "tests.codec.zoo:NoSuch[int]",

@@ -245,6 +245,8 @@ class TypeRegistry:
             raise TypeError("a type's name must be text")
         self.missing_name(name)
         entry = self.named(name)
+        if entry is None and not strict:
+            entry = _library().of_name(name)
         if entry is not None:
             return entry
         problem = "the codec is strict, and the class is not registered"
@@ -273,6 +275,8 @@ class TypeRegistry:
         if entry is None:
             self.missing_class(cls)
             entry = self.registered(cls)
+        if entry is None and not strict:
+            entry = _library().of_class(cls)
         if entry is not None:
             return entry
         if strict:
@@ -323,6 +327,13 @@ class TypeRegistry:
                     raise Refusal(str(why), cls) from None
             entry = self._structural[cls] = Entry(cls, type_name(cls), shape=shape)
         return entry
+
+
+def _library() -> Any:
+    """Loaded at the first class that is not registered: most processes store none of these."""
+    from ._library import LIBRARY
+
+    return LIBRARY
 
 
 def _loaded(name: str) -> type:

@@ -7,17 +7,14 @@ imported by a process that has no use for it.
 
 from __future__ import annotations
 
-import ipaddress
-import re
 import sys
+import threading
 from collections.abc import Callable, Iterable
-from fractions import Fraction
-from types import SimpleNamespace
+from importlib import import_module
 from typing import Any, Final
 
 from stepfast import Codec, KeyRing, TypeRegistry
-
-from . import _errors
+from stepfast.codec import register_standard
 
 COMPRESS_ABOVE: Final = 1024
 """Rows of more bytes than this are compressed where it helps."""
@@ -40,40 +37,34 @@ class _Types(TypeRegistry):
 
     def __init__(self) -> None:
         super().__init__(shared=True)
+        self._lock = threading.Lock()
         self._late = dict(_LATE)
-        _standard(self)
+        register_standard(self)  # a journal's fingerprints have always counted their contents here
 
     def missing_class(self, cls: type) -> None:
         self._meet(cls.__module__)
-        if BaseException in cls.__mro__:
-            _errors.meet_class(self, cls)
 
     def missing_name(self, name: str) -> None:
         self._meet(name.partition(":")[0])
-        if self.named(name) is None:
-            _errors.meet_name(self, name)
 
     def _meet(self, module: str) -> None:
         root = module.partition(".")[0]
-        if root in self._late:
-            add = self._late.pop(root)
-            try:
-                add(self)
-            except ImportError:  # not installed here: the class's name will be in the error
-                pass
+        with self._lock:  # another thread that meets the library at the same time waits until all is registered
+            if root in self._late:
+                try:
+                    self._late[root](self)
+                except ImportError:  # not installed here: the class's name will be in the error
+                    pass
+                self._late.pop(root, None)
 
 
-def _numpy(registry: TypeRegistry) -> None:
-    from . import _arrays
+def _load(module: str) -> Callable[[TypeRegistry], None]:
+    """A state is read wherever a thread is looked at, also by a process that has not used the library itself."""
 
-    _arrays.register(registry)
+    def load(_registry: TypeRegistry) -> None:
+        import_module(module)
 
-
-def _pandas(registry: TypeRegistry) -> None:
-    from . import _arrays, _frames
-
-    _arrays.register(registry)
-    _frames.register(registry)
+    return load
 
 
 def _langchain(registry: TypeRegistry) -> None:
@@ -119,8 +110,8 @@ def _send(given: dict[str, Any]) -> Any:
 
 
 _LATE: Final[dict[str, Callable[[TypeRegistry], None]]] = {
-    "numpy": _numpy,
-    "pandas": _pandas,
+    "numpy": _load("numpy"),
+    "pandas": _load("pandas"),
     "langchain_core": _langchain,
     "langgraph": _langgraph,
 }
@@ -137,19 +128,3 @@ def _mapping(registry: TypeRegistry, cls: Any) -> None:
         return dict(value)
 
     registry.register(cls, to=to, build=cls)
-
-
-def _standard(registry: TypeRegistry) -> None:
-    registry.register(
-        re.Pattern,
-        to=lambda pattern: [pattern.pattern, pattern.flags],
-        build=lambda given: re.compile(*given),
-    )
-    registry.register(
-        Fraction, to=lambda value: [value.numerator, value.denominator], build=lambda given: Fraction(*given)
-    )
-    registry.register(SimpleNamespace, to=lambda value: dict(vars(value)), build=lambda given: SimpleNamespace(**given))
-    for cls in (ipaddress.IPv4Address, ipaddress.IPv6Address, ipaddress.IPv4Network, ipaddress.IPv6Network):
-        registry.register(cls, to=str, build=cls)
-    for interface in (ipaddress.IPv4Interface, ipaddress.IPv6Interface):
-        registry.register(interface, to=str, build=interface)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stepfast import TypeRegistry
+from ._registry import TypeRegistry
 
 
 def register(registry: TypeRegistry) -> None:

@@ -1,7 +1,7 @@
 """Exceptions as class, arguments and attributes; put together again without the class's own code.
 
-A failed task's exception is kept by LangGraph as a write, and looked at when the graph goes on: by error
-handlers, and by ``except`` around a task's result. So it comes back as what it was, without its traceback.
+Frameworks keep the exception of a failed task and look at it when the work goes on: in error handlers, and in
+``except`` around a task's result. So it comes back as what it was, without its traceback.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import sys
 from types import MemberDescriptorType
 from typing import Any
 
-from stepfast import TypeRegistry
 from stepfast.stored_names import loaded_module
+
+from ._registry import TypeRegistry
 
 
 def meet_class(registry: TypeRegistry, cls: type) -> None:

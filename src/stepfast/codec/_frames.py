@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from pandas.testing import assert_frame_equal, assert_index_equal, assert_series_equal
 
-from stepfast import TypeRegistry
+from ._registry import TypeRegistry
 
 _INDEXES = ("Index", "RangeIndex", "DatetimeIndex", "TimedeltaIndex", "CategoricalIndex", "MultiIndex")
 
