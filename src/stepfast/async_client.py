@@ -260,6 +260,24 @@ class AsyncStepfast(Client):
         """The journal, voided records included."""
         return await self._drive(self._core.steps(intent_id))
 
+    async def rewind(
+        self,
+        run_id: str,
+        step: str,
+        *,
+        include_once: bool = False,
+        reason: str = "rewound",
+        also: Mapping[str, Callable[[dict[str, Any]], Any]] | None = None,
+    ) -> int:
+        """Set a recorded step and all after it aside, so that they are done again when the run goes on.
+
+        For an answer that breaks the run each time it is replayed. ``step`` is a key as ``sf.steps(run_id)`` shows it,
+        such as ``model:3``. One-shot steps that were confirmed stay, unless ``include_once``. ``also`` maps kinds of
+        steps to functions that undo what such steps did elsewhere: each is called with the recorded values by key,
+        before the steps go. A failed run is revived by this. Returns how many steps went.
+        """
+        return await self._drive(self._rewinding(run_id, step, include_once, reason, also))
+
     async def checkpoints(self, intent_id: str) -> list[dict[str, Any]]:
         """A run's checkpoints, newest first, with the names that pin them."""
         return await self._drive(self._core.checkpoints(intent_id))

@@ -8,13 +8,15 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
+from stepfast import inputs as check
 from stepfast.clock import Clock, new_id
 from stepfast.codec import Codec
 from stepfast.core import Core, Retention, as_statuses, check_name
 from stepfast.deciding import Frame, OnWait, current_actor, current_frame
+from stepfast.errors import InvalidInput
 from stepfast.flow import Flow, do, drive
 from stepfast.intents import TERMINAL, Status
-from stepfast.opening import OnFailed, OpenedRun, RunOptions
+from stepfast.opening import OnFailed, OpenedRun, RunOptions, rewind_run
 from stepfast.ops import Claim, Filter, NewIntent
 from stepfast.owner import in_use
 from stepfast.run import Run
@@ -78,6 +80,23 @@ class Client:
 
     def _options(self, on_wait: OnWait, on_drift: OnDrift, on_failed: OnFailed, wait: float | None) -> RunOptions:
         return RunOptions(on_wait, on_drift, on_failed, wait, self._core.lease_seconds)
+
+    def _rewinding(self, run_id: str, step: str, include_once: bool, reason: str, also: Any) -> Flow[int]:
+        check.name("run_id", run_id)
+        check.text("step", step, empty=False, optional=False)
+        check.flag("include_once", include_once)
+        check.text("reason", reason, optional=False)
+        if also is not None and not (isinstance(also, Mapping) and all(map(callable, also.values()))):
+            raise InvalidInput(f"also: must map kinds of steps to functions, not {also!r}.")
+        options = RunOptions("suspend", on_failed="revive", lease_seconds=self._core.lease_seconds)
+        return rewind_run(
+            run_id,
+            step,
+            include_once=include_once,
+            reason=reason,
+            also=also or {},
+            open_run=lambda intent_id: self._core.open(None, intent_id, options),
+        )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
@@ -320,6 +339,24 @@ class Stepfast(Client):
     def steps(self, intent_id: str) -> list[dict[str, Any]]:
         """The journal, voided records included."""
         return self._drive(self._core.steps(intent_id))
+
+    def rewind(
+        self,
+        run_id: str,
+        step: str,
+        *,
+        include_once: bool = False,
+        reason: str = "rewound",
+        also: Mapping[str, Callable[[dict[str, Any]], Any]] | None = None,
+    ) -> int:
+        """Set a recorded step and all after it aside, so that they are done again when the run goes on.
+
+        For an answer that breaks the run each time it is replayed. ``step`` is a key as ``sf.steps(run_id)`` shows it,
+        such as ``model:3``. One-shot steps that were confirmed stay, unless ``include_once``. ``also`` maps kinds of
+        steps to functions that undo what such steps did elsewhere: each is called with the recorded values by key,
+        before the steps go. A failed run is revived by this. Returns how many steps went.
+        """
+        return self._drive(self._rewinding(run_id, step, include_once, reason, also))
 
     def checkpoints(self, intent_id: str) -> list[dict[str, Any]]:
         """A run's checkpoints, newest first, with the names that pin them."""

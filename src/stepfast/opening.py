@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
@@ -13,7 +13,17 @@ from stepfast._failpoints import failpoint
 from stepfast.clock import new_id
 from stepfast.codec import Codec
 from stepfast.deciding import OnWait
-from stepfast.errors import AlreadyFinished, Damaged, Fenced, NotFound, RunBusy, RunFailed, StepfastError
+from stepfast.errors import (
+    AlreadyFinished,
+    Damaged,
+    Fenced,
+    InvalidInput,
+    NotFound,
+    RunBusy,
+    RunFailed,
+    RunFinished,
+    StepfastError,
+)
 from stepfast.flow import Call, Do, Flow, Until, do
 from stepfast.intents import Intent, Status
 from stepfast.journal import StepStatus
@@ -282,6 +292,55 @@ def _missing(session: Session, checkpoints: list[Checkpoint]) -> Flow[list[Findi
     if checkpoints and checkpoints[0].version >= version:
         return []
     return [Finding("structure", f"checkpoint {version}", "it was taken, and is not in the store", "resume")]
+
+
+Undo = Callable[[dict[str, Any]], Any]
+
+
+def rewind_run(
+    name: str,
+    step: str,
+    *,
+    include_once: bool,
+    reason: str,
+    also: Mapping[str, Undo],
+    open_run: Callable[[str], Flow[OpenedRun]],
+) -> Flow[int]:
+    """Open a run, set a step and all after it aside, and hand the run back; returns how many steps went."""
+    intent = yield from find(name)
+    session = (yield from open_run(intent.intent_id)).session
+    try:
+        if session.replaying:
+            raise RunFinished(f"run {name} is finished; there is nothing to go on with after a rewind.")
+        ordered = sorted(session.journal.values(), key=lambda s: s.position)
+        keys = [s.key for s in ordered]
+        if step not in keys:
+            raise InvalidInput(f"step: run {name} has no {step!r}; it has {', '.join(keys) or 'none'}.")
+        at = keys.index(step)
+        for kind, undo in also.items():
+            values: dict[str, Any] = {}
+            for found in ordered[at:]:
+                if found.kind == kind and found.status is StepStatus.FINISHED:
+                    session.check_seal(found)
+                    bind = session.bind(found.key, found.generation)
+                    values[found.key] = yield from session.unpack(found.result or b"", found.blob_id, bind)
+            # Before the steps go: if this ends half way, the same rewind finds them again and does the rest.
+            yield Call(undo, (values,))
+        after = keys[at - 1] if at else None
+        count = yield from session.rewind("", reason, after=after, include_once=include_once)
+    except BaseException as error:
+        with suppress(StepfastError):
+            yield from session.hand_back(error)
+        raise
+    else:
+        yield from session.hand_back(Rewound(f"{count} steps were set aside: {reason}"))
+        return count
+    finally:
+        in_use.discard(session)
+
+
+class Rewound(Exception):
+    """Why a rewound run was handed back, for its history."""
 
 
 def revive(intent: Intent, actor: str) -> Flow[Created]:

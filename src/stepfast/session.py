@@ -348,9 +348,9 @@ class Session(Ledger):
         settled = self.journal.get(step.key)
         return (False, None) if settled is None else (yield from self._replay(call, settled))
 
-    def settle_doubts(self) -> Flow[int]:
-        """What is asked at the opening of a run, asked again: for one-shots that were left open since."""
-        doubtful = [s for s in self.journal.values() if s.status is StepStatus.STARTED]
+    def settle_doubts(self, only: str | None = None) -> Flow[int]:
+        """What is asked at the opening of a run, asked again: for one-shots that were left open since, or for one."""
+        doubtful = [s for s in self.journal.values() if s.status is StepStatus.STARTED and only in (None, s.key)]
         for step in doubtful:
             self.begun.discard(step.key)
             if step.kind != "once-probe":

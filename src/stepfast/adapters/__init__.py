@@ -3,6 +3,18 @@
 import typing
 
 if typing.TYPE_CHECKING:
+    from stepfast.adapters.attempts import Attempt, Doubt, Stopped, adrive, drive
+    from stepfast.adapters.calls import (
+        STOPPED,
+        Conversation,
+        ask_all,
+        model_call,
+        pack_output,
+        probing,
+        then,
+        tool_call,
+        unpack_output,
+    )
     from stepfast.adapters.context import ContextKeeper
     from stepfast.adapters.drift import (
         Digests,
@@ -38,8 +50,11 @@ if typing.TYPE_CHECKING:
     )
     from stepfast.adapters.replay import mark_replayed, replayed
     from stepfast.adapters.seams import Seam, install, uninstall, within
+    from stepfast.adapters.serving import input_from, serve
+    from stepfast.adapters.settings import OnWait, Settings, choice
     from stepfast.adapters.standing import Standing, apart, apart_async, carried
-    from stepfast.adapters.stores import OpenStore, StoreLike, choice, close_shared, open_any
+    from stepfast.adapters.stores import OpenStore, StoreLike, close_shared, open_any
+    from stepfast.adapters.usage import Meter, Price, Prices, Usage
 
 __all__ = [
     "ASK",
@@ -47,23 +62,36 @@ __all__ = [
     "FAIL",
     "ONCE",
     "RETRY",
+    "STOPPED",
+    "Attempt",
     "ContextKeeper",
+    "Conversation",
     "Digests",
+    "Doubt",
+    "Meter",
     "Occurrences",
     "OnDrift",
     "OnError",
     "OnInDoubt",
+    "OnWait",
     "OpenStore",
     "Ordinals",
     "Policies",
     "Policy",
     "PolicyLike",
+    "Price",
+    "Prices",
     "Request",
     "Seam",
+    "Settings",
     "Standing",
+    "Stopped",
     "StoreLike",
+    "Usage",
+    "adrive",
     "apart",
     "apart_async",
+    "ask_all",
     "carried",
     "choice",
     "close_shared",
@@ -72,25 +100,36 @@ __all__ = [
     "declared",
     "differences",
     "digest",
+    "drive",
     "hinted",
     "idempotent",
+    "input_from",
     "install",
     "items_of",
     "mark",
     "mark_replayed",
+    "model_call",
     "once",
     "once_policy",
     "open_any",
+    "pack_output",
     "plain",
     "policy_from",
+    "probing",
     "replayed",
+    "serve",
     "shorten",
+    "then",
+    "tool_call",
     "uninstall",
+    "unpack_output",
     "within",
 ]
 
 # Each name is loaded from its module when it is first used: an adapter pays for what it uses.
 _HOMES = {
+    "attempts": "Attempt Doubt Stopped adrive drive",
+    "calls": "STOPPED Conversation ask_all model_call pack_output probing then tool_call unpack_output",
     "context": "ContextKeeper",
     "drift": "Digests OnDrift Request compare differences digest items_of plain shorten",
     "identity": "Occurrences Ordinals",
@@ -100,8 +139,11 @@ _HOMES = {
     ),
     "replay": "mark_replayed replayed",
     "seams": "Seam install uninstall within",
+    "serving": "input_from serve",
+    "settings": "OnWait Settings choice",
     "standing": "Standing apart apart_async carried",
-    "stores": "OpenStore StoreLike choice close_shared open_any",
+    "stores": "OpenStore StoreLike close_shared open_any",
+    "usage": "Meter Price Prices Usage",
 }
 _HOME = {name: f"stepfast.adapters.{module}" for module, names in _HOMES.items() for name in names.split()}
 

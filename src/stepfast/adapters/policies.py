@@ -15,8 +15,8 @@ from fnmatch import fnmatchcase
 from types import FunctionType, MethodType
 from typing import Any, Literal, NamedTuple, TypeVar, overload
 
-from stepfast.adapters.stores import choice
 from stepfast.errors import InvalidInput
+from stepfast.inputs import choice
 
 __all__ = [
     "ASK",
@@ -85,10 +85,7 @@ def policy_from(option: str, given: Any, allowed: tuple[str, ...] = tuple(_WORDS
         return given
     if callable(given):
         return Policy("probe", given)
-    if isinstance(given, str) and given in allowed:
-        return _WORDS[given]
-    words = ", ".join(map(repr, allowed))
-    raise InvalidInput(f"{option}: must be one of {words} or a probe, not {given!r}.")
+    return _WORDS[choice(option, given, allowed, also="a probe")]
 
 
 # --- what a tool says of itself ------------------------------------------------------------------

@@ -14,7 +14,7 @@ from stepfast.codec import Codec, KeyRing
 from stepfast.errors import InvalidInput
 from stepfast.stores import AsyncStore, Store, open_store
 
-__all__ = ["OpenStore", "StoreLike", "choice", "close_shared", "open_any"]
+__all__ = ["OpenStore", "StoreLike", "close_shared", "open_any"]
 
 StoreLike: TypeAlias = "str | os.PathLike[str] | Store | AsyncStore | Stepfast | AsyncStepfast | None"
 """What adapters take as ``store``: a URL, a path, a store or a client; None is ``STEPFAST_URL`` or the default."""
@@ -154,10 +154,3 @@ def close_shared() -> None:
         _open.clear()
     for each in opened:
         each.close()
-
-
-def choice(option: str, given: Any, allowed: tuple[str, ...]) -> Any:
-    """Return ``given`` if it is one of ``allowed``; raise `InvalidInput` that names the option and the words if not."""
-    if isinstance(given, str) and given in allowed:
-        return given
-    raise InvalidInput(f"{option}: must be one of {', '.join(map(repr, allowed))}, not {given!r}.")

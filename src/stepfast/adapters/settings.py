@@ -1,0 +1,56 @@
+"""The options that every adapter's ``durable`` shares, checked where they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from stepfast import inputs as check
+from stepfast.adapters.drift import OnDrift
+from stepfast.adapters.policies import OnInDoubt, Policies, PolicyLike
+from stepfast.adapters.usage import Prices, check_prices
+from stepfast.inputs import choice
+
+__all__ = ["OnWait", "Settings", "choice"]
+
+OnWait = Literal["suspend", "block", "return"]
+
+
+class Settings:
+    """How the durable runs of one user behave in this process; none of it is stored, except the labels.
+
+    ``on_in_doubt`` and ``policies``: see `Policies`. ``on_drift``: a request that differs from the recorded one is
+    *raise*d as ``Diverged``, logged (*warn*) or *accept*ed. ``on_wait``: where a person must decide, *suspend* raises
+    ``Suspended``, *block* waits in this process, *return* returns what is asked. ``prices``: see `usage`. The others
+    are options of ``sf.run``.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_in_doubt: OnInDoubt = "ask",
+        policies: Mapping[str, PolicyLike] | None = None,
+        on_drift: OnDrift = "raise",
+        on_wait: OnWait = "suspend",
+        labels: Mapping[str, str] | None = None,
+        prices: Prices | None = None,
+        max_delivery_attempts: int | None = None,
+        wait: float | None = None,
+    ) -> None:
+        self.policies = Policies(policies, on_in_doubt)
+        self.on_drift: OnDrift = choice("on_drift", on_drift, ("raise", "warn", "accept"))
+        self.on_wait: OnWait = choice("on_wait", on_wait, ("suspend", "block", "return"))
+        self.labels = check.labels(labels)
+        self.prices = check_prices(prices)
+        self.max_delivery_attempts = check.whole("max_delivery_attempts", max_delivery_attempts, least=1, optional=True)
+        self.wait = check.seconds("wait", wait)
+
+    def run_options(self, framework: str, **labels: str) -> dict[str, Any]:
+        """Return the options with which an adapter opens a run: ``client.run(run_id, payload=…, **options)``."""
+        shown = {name: text[:100] for name, text in labels.items() if text}
+        return {
+            "labels": {"framework": framework, **shown, **self.labels},
+            "max_delivery_attempts": self.max_delivery_attempts,
+            "on_wait": "block" if self.on_wait == "block" else "suspend",
+            "wait": self.wait,
+        }
