@@ -11,6 +11,7 @@ from __future__ import annotations
 from stepfast.testing.bitflip import BitFlipsExplored, Flip, explore_bit_flips, flips
 from stepfast.testing.crash import Explored, Killed, RandomKills, explore, random_kills, run_until_killed
 from stepfast.testing.lines import Boundaries, Injected, Point, every_failpoint, every_line, on_failpoint
+from stepfast.testing.matrix import crash_matrix
 from stepfast.testing.powerloss import (
     CrashState,
     PowerLossExplored,
@@ -20,7 +21,9 @@ from stepfast.testing.powerloss import (
     explore_power_loss,
 )
 from stepfast.testing.processes import CrashTestFailed, Effects, Unsupported
+from stepfast.testing.scenes import Scene, Stage, scene
 from stepfast.testing.syscalls import Call, FaultsExplored, Inject, Log, ack, explore_faults, trace
+from stepfast.testing.verdicts import Finding, Report
 
 __all__ = [
     "BitFlipsExplored",
@@ -31,6 +34,7 @@ __all__ = [
     "Effects",
     "Explored",
     "FaultsExplored",
+    "Finding",
     "Flip",
     "Inject",
     "Injected",
@@ -39,10 +43,14 @@ __all__ = [
     "Point",
     "PowerLossExplored",
     "RandomKills",
+    "Report",
+    "Scene",
+    "Stage",
     "Unsupported",
     "Violation",
     "ack",
     "check_states",
+    "crash_matrix",
     "crash_states",
     "every_failpoint",
     "every_line",
@@ -54,5 +62,6 @@ __all__ = [
     "on_failpoint",
     "random_kills",
     "run_until_killed",
+    "scene",
     "trace",
 ]
