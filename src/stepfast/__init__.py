@@ -35,6 +35,7 @@ if typing.TYPE_CHECKING:
         StoreFull,
         StoreUnavailable,
         Suspended,
+        Suspension,
         Unencodable,
         UnknownFormat,
         UnknownType,
@@ -42,7 +43,7 @@ if typing.TYPE_CHECKING:
     from stepfast.intents import Event, Intent, Status
     from stepfast.recovery import Check, File, Verdict
     from stepfast.run import AsyncRun, AsyncScope, AsyncStepCalls, Run, Scope, StepCalls, current_run, idempotency_key
-    from stepfast.steps import DID_NOT_HAPPEN, Answer, Happened, Retry
+    from stepfast.steps import DID_NOT_HAPPEN, Answer, Happened, Retry, Waiting
     from stepfast.stores import AsyncStore, Store, open_store
     from stepfast.worker import AsyncWorker, Worker
 
@@ -98,11 +99,13 @@ __all__ = [
     "StoreFull",
     "StoreUnavailable",
     "Suspended",
+    "Suspension",
     "TypeRegistry",
     "Unencodable",
     "UnknownFormat",
     "UnknownType",
     "Verdict",
+    "Waiting",
     "Worker",
     "__version__",
     "current_run",
@@ -126,12 +129,12 @@ _HOMES = {
         "AccessDenied AlreadyAnswered AlreadyFinished CodecError Conflict Damaged Diverged Fenced GiveUp StepfastError "
         "InvalidInput InvalidTransition KeyUnavailable NotFound OutcomeUnknown ResumeRefused RunBusy "
         "RunFailed RunFinished SchemaTooNew StepFailed StoreError StoreFull StoreUnavailable Suspended "
-        "Unencodable UnknownFormat UnknownType"
+        "Suspension Unencodable UnknownFormat UnknownType"
     ),
     "stepfast.intents": "Event Intent Status",
     "stepfast.recovery": "Check File Verdict",
     "stepfast.run": "AsyncRun AsyncScope AsyncStepCalls Run Scope StepCalls current_run idempotency_key",
-    "stepfast.steps": "DID_NOT_HAPPEN Answer Happened Retry",
+    "stepfast.steps": "DID_NOT_HAPPEN Answer Happened Retry Waiting",
     "stepfast.stores": "AsyncStore Store open_store",
     "stepfast.worker": "AsyncWorker Worker",
 }

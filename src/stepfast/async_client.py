@@ -11,12 +11,13 @@ from stepfast.client import Client, OnError, dress
 from stepfast.clock import new_id
 from stepfast.core import Retention, as_statuses, check_name
 from stepfast.deciding import OnWait
+from stepfast.errors import Suspended
 from stepfast.flow import Flow, do, drive_async
 from stepfast.intents import TERMINAL, Status
 from stepfast.opening import OnFailed, OpenedRun, RunOptions
 from stepfast.ops import Claim, Filter, NewIntent
 from stepfast.run import AsyncRun
-from stepfast.steps import OnDrift
+from stepfast.steps import OnDrift, Waiting
 
 if TYPE_CHECKING:  # loaded by whoever has a worker
     from stepfast.worker import AsyncWorker
@@ -238,6 +239,13 @@ class AsyncStepfast(Client):
     async def decisions(self, intent_id: str | None = None, *, pending: bool = True) -> list[dict[str, Any]]:
         """What runs wait for: approvals, and one-shot steps in doubt with their evidence."""
         return await self._drive(self._core.decisions(intent_id, pending))
+
+    async def waiting(self, suspended: Suspended) -> Waiting:
+        """The questions that held a run up, as ``on_wait="return"`` returns them.
+
+        One that was answered since is listed with its answer.
+        """
+        return await self._drive(self._core.waiting(suspended))
 
     async def answer(
         self,

@@ -13,14 +13,14 @@ from stepfast.clock import Clock, new_id
 from stepfast.codec import Codec
 from stepfast.core import Core, Retention, as_statuses, check_name
 from stepfast.deciding import Frame, OnWait, current_actor, current_frame
-from stepfast.errors import InvalidInput
+from stepfast.errors import InvalidInput, Suspended
 from stepfast.flow import Flow, do, drive
 from stepfast.intents import TERMINAL, Status
 from stepfast.opening import OnFailed, OpenedRun, RunOptions, rewind_run
 from stepfast.ops import Claim, Filter, NewIntent
 from stepfast.owner import in_use
 from stepfast.run import Run
-from stepfast.steps import OnDrift
+from stepfast.steps import OnDrift, Waiting
 from stepfast.stores import AsyncStore, Store, open_store
 
 if TYPE_CHECKING:  # loaded by whoever has a worker
@@ -79,6 +79,7 @@ class Client:
         return self._core.codec
 
     def _options(self, on_wait: OnWait, on_drift: OnDrift, on_failed: OnFailed, wait: float | None) -> RunOptions:
+        check_on_wait(on_wait)
         return RunOptions(on_wait, on_drift, on_failed, wait, self._core.lease_seconds)
 
     def _rewinding(self, run_id: str, step: str, include_once: bool, reason: str, also: Any) -> Flow[int]:
@@ -100,6 +101,15 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
+
+
+def check_on_wait(on_wait: str) -> None:
+    if on_wait == "return":
+        raise InvalidInput(
+            "on_wait: 'return' is for calls that return something (@durable functions, the adapters). A with statement "
+            "cannot return the open questions: pass 'suspend' and catch stepfast.Suspended, which has them."
+        )
+    check.choice("on_wait", on_wait, ("block", "suspend", "view"))
 
 
 def dress(run: Any, opened: OpenedRun, core: Core, on_error: OnError) -> Any:
@@ -318,6 +328,13 @@ class Stepfast(Client):
     def decisions(self, intent_id: str | None = None, *, pending: bool = True) -> list[dict[str, Any]]:
         """What runs wait for: approvals, and one-shot steps in doubt with their evidence."""
         return self._drive(self._core.decisions(intent_id, pending))
+
+    def waiting(self, suspended: Suspended) -> Waiting:
+        """The questions that held a run up, as ``on_wait="return"`` returns them.
+
+        One that was answered since is listed with its answer.
+        """
+        return self._drive(self._core.waiting(suspended))
 
     def answer(
         self,

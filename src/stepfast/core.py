@@ -11,8 +11,8 @@ import msgspec
 
 from stepfast.clock import from_micros, new_id, to_micros
 from stepfast.codec import Codec, KeyRing
-from stepfast.errors import Damaged, InvalidInput, NotFound
-from stepfast.flow import Do, Flow, Until, do
+from stepfast.errors import Damaged, InvalidInput, NotFound, Suspended
+from stepfast.flow import Do, Flow, Until, do, drive
 from stepfast.heart import Heart
 from stepfast.intents import Event, Intent, Status
 from stepfast.opening import OpenedRun, RunOptions, adopt, find, open_run, revive, settle_time
@@ -39,6 +39,7 @@ from stepfast.ops import (
 )
 from stepfast.owner import this_process
 from stepfast.recovery import Checks
+from stepfast.steps import Waiting
 from stepfast.stored_names import RUN_TYPE
 from stepfast.stores.base import Store
 
@@ -249,12 +250,16 @@ class Core:
     def decisions(self, name: str | None, pending: bool) -> Flow[list[dict[str, Any]]]:
         journal_id = None if name is None else (yield from find(name)).journal_id
         yield from do(Sweep())
-        found = yield from do(ListDecisions(journal_id=journal_id, pending=pending, limit=1000))
+        found = yield from do(ListDecisions(journal_id=journal_id, pending=pending, limit=10_000))
         shown = []
         for decision in found:
             intent = yield from do(GetIntent(intent_id=decision.intent_id))
             shown.append(self.show_decision(decision, intent))
         return shown
+
+    def waiting(self, why: Suspended) -> Flow[Waiting]:
+        known = yield from self.decisions(why.intent_id, pending=False)
+        return Waiting(why.run_id, why.intent_id, [d for d in known if d["key"] in why.decisions])
 
     def answer(
         self, name: str, outcome: str, key: str | None, value: Any, comment: str | None, actor: str
@@ -375,11 +380,8 @@ class Core:
                 return gone
 
     def _prune_some(self) -> None:
-        policy = self.retention
-        if policy is not None:
-            from stepfast.flow import drive
-
-            drive(self.prune(policy), self.store, self.tenant)
+        if self.retention is not None:
+            drive(self.prune(self.retention), self.store, self.tenant)
 
     # --- shapes ----------------------------------------------------------------------------------
 

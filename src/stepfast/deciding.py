@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple
 
 from stepfast._failpoints import declare, failpoint
 from stepfast.clock import new_id
 from stepfast.codec import Codec
-from stepfast.errors import Diverged, RunBusy, RunFailed, Suspended
+from stepfast.errors import Diverged, RunBusy, RunFailed, StepfastError, Suspension
 from stepfast.flow import Do, Flow, Until, do
 from stepfast.intents import Intent, Status, WaitingReason
 from stepfast.ops import AskDecision, Decision, GetIntent, Lease, ListDecisions, Op, OpenIntent, SuspendIntent, Sweep
@@ -22,7 +23,7 @@ log = logging.getLogger("stepfast")
 
 declare("ask.asked", "ask.suspended")
 
-OnWait = Literal["block", "suspend"]
+OnWait = Literal["block", "suspend", "view"]
 
 
 class Frame(NamedTuple):
@@ -69,6 +70,7 @@ class Deciding(Reporting):
         self.in_flight = 0
         self.waiting: dict[str, int] = {}  # the questions that branches wait on, and how deep these stand
         self.suspended = False
+        self.seen: dict[str, Decision] = {}  # the decisions of a run that waits, as they stood when it was opened
         self.face: Any = None
 
     def depth(self) -> int:
@@ -96,6 +98,8 @@ class Deciding(Reporting):
         decision: Decision | None = None
         if self.intent.status is Status.COMPLETED:
             decision = yield from self._recorded(key)
+        elif self.waits is not None:
+            decision = self.seen.get(key)
         if decision is None:
             yield from self.ready()
             ask = AskDecision(
@@ -119,6 +123,8 @@ class Deciding(Reporting):
                 key=key,
             )
         if decision.outcome is None and wait:
+            if self.waits is not None:
+                raise self.waits
             decision = yield from self._wait_for_answer(decision, question)
         return decision
 
@@ -157,7 +163,7 @@ class Deciding(Reporting):
                     self.hold()
                     return answered[key]
                 if self._is_idle(answered):
-                    yield from self._suspend(decision, question, any(d.expires_at for d in known if d.outcome is None))
+                    yield from self._suspend([d for d in known if d.outcome is None])
                 else:
                     yield Until(
                         (f"intent:{self.intent.intent_id}",),
@@ -180,24 +186,43 @@ class Deciding(Reporting):
             self.suspended = True
             return True
 
-    def _suspend(self, decision: Decision, question: dict[str, Any], expires: bool) -> Flow[None]:
+    def _suspend(self, pending: list[Decision]) -> Flow[None]:
         """Give the lease up, and come back with a new one once there is an answer."""
         try:
-            keys = list(self.waiting)
             reason = str(WaitingReason.WAITING_FOR_HUMAN)
-            suspend = SuspendIntent(lease=self.hold(), waiting_reason=reason, keys=keys)
+            suspend = SuspendIntent(lease=self.hold(), waiting_reason=reason, keys=list(self.waiting))
             self.intent = (yield Do([*self.last_words(), suspend]))[-1]
             self.lease = None
             failpoint("ask.suspended")
-            text = f"run {self.name} waits for a decision: {question['question']}"
-            if self.on_wait == "suspend":
-                self.poison = Suspended(text, intent_id=self.intent.intent_id, decisions=keys)
+            signal = self.suspension(pending)
+            if self.on_wait != "block":
+                self.poison = signal
                 raise self.poison
-            how = f"sf.answer({self.name!r}, {decision.outcomes[0]!r}, {decision.key!r})"
-            log.warning("%s (answer with %s)", text, how)
-            yield from self.wait_until_claimable(expires)
+            log.warning("%s", signal)
+            yield from self.wait_until_claimable(any(d.expires_at for d in pending))
         finally:
             self.suspended = False
+
+    def suspension(self, pending: Sequence[Decision]) -> Suspension:
+        """Returns the signal that this run waits, with its open questions and how to answer them."""
+        name = self.name
+        questions = "; ".join(f"{self._words_of(d)} [{d.key}: {' or '.join(d.outcomes)}]" for d in pending)
+        if not pending:
+            text = f"run {name} waits ({self.intent.waiting_reason})."
+        elif len(pending) == 1:
+            how = f"sf.answer({name!r}, {pending[0].outcomes[0]!r}, {pending[0].key!r})"
+            text = f"run {name} waits for a decision: {questions}. Answer with {how}; the run then goes on."
+        else:
+            how = f"sf.answer({name!r}, OUTCOME, KEY)"
+            text = f"run {name} waits for {len(pending)} decisions: {questions}. Answer each with {how}."
+        return Suspension(text, run_id=name, intent_id=self.intent.intent_id, decisions=[d.key for d in pending])
+
+    def _words_of(self, decision: Decision) -> str:
+        try:
+            asked = self.codec.decode(decision.question, bind=self.bind(f"question:{decision.key}", 0))
+        except StepfastError as error:  # what cannot be read must not hide that the run waits
+            return f"<{error.code}>"
+        return str(asked["question"])
 
     def ready(self) -> Flow[None]:
         """Where another branch waits for a person, wait until it has the lease again."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar, overload
+from contextlib import suppress
+from typing import Any, Literal, TypeVar, overload
 
 from stepfast.async_client import AsyncStepfast
 from stepfast.client import Stepfast
 from stepfast.codec import Codec
-from stepfast.errors import InvalidInput
+from stepfast.errors import InvalidInput, NotFound, Suspended
+from stepfast.inputs import choice
 from stepfast.run import AsyncRun, current_run
 from stepfast.steps import name_of, step_options
 
@@ -78,6 +80,7 @@ def durable(
     *,
     run_id: str | Callable[..., str] | None = None,
     client: Stepfast | AsyncStepfast | None = None,
+    on_wait: Literal["block", "suspend", "return"] = "block",
     **options: Any,
 ) -> Callable[[F], F]: ...
 def durable(
@@ -86,6 +89,7 @@ def durable(
     *,
     run_id: str | Callable[..., str] | None = None,
     client: Stepfast | AsyncStepfast | None = None,
+    on_wait: Literal["block", "suspend", "return"] = "block",
     **options: Any,
 ) -> Any:
     """Make each call of a function a run, whose result is the run's result.
@@ -94,9 +98,14 @@ def durable(
     it the function's name and a fingerprint of its arguments are the id, so the same call is the same
     run. A finished run gives its recorded result at once. ``client`` defaults to an embedded store,
     opened at the first call. The other options are those of ``sf.run``.
+
+    ``on_wait`` says what a call does while its run waits for a person: *block* waits in this process, *suspend* raises
+    `Suspended`, and *return* returns a `Waiting` with the open questions, each time the function is called.
     """
+    choice("on_wait", on_wait, ("block", "suspend", "return"))
     if function is None:
-        return functools.partial(durable, run_id=run_id, client=client, **options)
+        return functools.partial(durable, run_id=run_id, client=client, on_wait=on_wait, **options)
+    options["on_wait"] = "block" if on_wait == "block" else "suspend"
     signature = inspect.signature(function)
 
     def name_run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -116,10 +125,17 @@ def durable(
             sf = client if client is not None else _default(AsyncStepfast)
             if not isinstance(sf, AsyncStepfast):
                 raise InvalidInput("client: a coroutine function needs an AsyncStepfast.")
-            async with sf.run(name_run(args, kwargs), **options) as run:
-                if not run.replaying:
-                    run.complete(await function(*args, **kwargs))
-                return run.result
+            try:
+                async with sf.run(name_run(args, kwargs), **options) as run:
+                    if not run.replaying:
+                        run.complete(await function(*args, **kwargs))
+                    return run.result
+            except Suspended as waits:
+                if on_wait != "return":
+                    raise
+                with suppress(NotFound):  # of a run in another store, which the function had opened
+                    return await sf.waiting(waits)
+                raise
 
         return call_async
 
@@ -128,10 +144,17 @@ def durable(
         sf = client if client is not None else _default(Stepfast)
         if not isinstance(sf, Stepfast):
             raise InvalidInput("client: a plain function needs a Stepfast, not an AsyncStepfast.")
-        with sf.run(name_run(args, kwargs), **options) as run:
-            if not run.replaying:
-                run.complete(function(*args, **kwargs))
-            return run.result
+        try:
+            with sf.run(name_run(args, kwargs), **options) as run:
+                if not run.replaying:
+                    run.complete(function(*args, **kwargs))
+                return run.result
+        except Suspended as waits:
+            if on_wait != "return":
+                raise
+            with suppress(NotFound):  # of a run in another store, which the function had opened
+                return sf.waiting(waits)
+            raise
 
     return call
 

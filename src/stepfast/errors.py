@@ -16,6 +16,7 @@ StepfastError
 ├── Diverged                  the input of a recorded step changed
 ├── StepFailed                a recorded step error whose class is not at hand
 ├── ResumeRefused             the checks before resuming said *fail*
+├── Suspended                 the run waits for a decision; open it again once that is answered
 ├── GiveUp                    raised by a worker's handler: trying again would not help
 ├── CodecError                stored bytes cannot be turned into a value
 │   ├── Damaged               checksum, length or structure is wrong
@@ -28,12 +29,14 @@ StepfastError
     ├── StoreFull             no space left; nothing was written
     └── SchemaTooNew          the library is older than the schema it met
 
-``Suspended`` stands outside this tree: it is control flow, and derives from BaseException
-so that a framework's ``except Exception`` cannot swallow it.
+``Suspension`` stands outside this tree: it is control flow, and derives from BaseException so that a framework's
+``except Exception`` cannot swallow it. It travels from the call that waits to the end of the ``with sf.run(...)`` block
+(or of the durable function, or to the worker), where it becomes a ``Suspended``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 __all__ = [
@@ -62,6 +65,7 @@ __all__ = [
     "StoreFull",
     "StoreUnavailable",
     "Suspended",
+    "Suspension",
     "Unencodable",
     "UnknownFormat",
     "UnknownType",
@@ -169,6 +173,21 @@ class ResumeRefused(StepfastError):
     code = "resume_refused"
 
 
+class Suspended(StepfastError):
+    """The run waits for a decision and holds no lease; open it again once the decision is answered.
+
+    ``decisions`` has the keys of all questions of the run that have no answer yet.
+    """
+
+    code = "suspended"
+
+    def __init__(self, message: str | None = None, **details: Any) -> None:
+        super().__init__(message, **details)
+        self.run_id: str = details.get("run_id", "")
+        self.intent_id: str = details.get("intent_id", "")
+        self.decisions: list[str] = details.get("decisions", [])
+
+
 class GiveUp(StepfastError):
     """The handler says that trying again would not help: its intent fails at once."""
 
@@ -235,14 +254,19 @@ class SchemaTooNew(StoreError):
     code = "schema_too_new"
 
 
-class Suspended(BaseException):
-    """The run waits for a decision and has given up its process; not an error.
+class Suspension(BaseException):
+    """The signal inside an open run that it waits for a decision. Control flow, not an error.
 
-    ``with sf.run(..., on_wait="suspend")`` lets it pass; whoever started the run may end the process
-    and open the run again once the decision is answered.
+    Code that runs inside a ``with sf.run(...)`` block lets it pass. Leaving the block turns it into `Suspended`.
     """
 
-    def __init__(self, message: str, *, intent_id: str, decisions: list[str]) -> None:
+    def __init__(self, message: str, *, run_id: str, intent_id: str, decisions: Iterable[str]) -> None:
         super().__init__(message)
+        self.run_id = run_id
         self.intent_id = intent_id
-        self.decisions = decisions
+        self.decisions = list(decisions)
+
+    def as_error(self) -> Suspended:
+        """Returns the ordinary exception for callers outside the run, with the traceback of the call that waits."""
+        error = Suspended(str(self), run_id=self.run_id, intent_id=self.intent_id, decisions=self.decisions)
+        return error.with_traceback(self.__traceback__)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from stepfast.core import Core
-from stepfast.errors import AlreadyFinished, Fenced, GiveUp, StepfastError, StoreError, Suspended
+from stepfast.errors import AlreadyFinished, Fenced, GiveUp, StepfastError, StoreError, Suspended, Suspension
 from stepfast.flow import Call, Do, Flow, Sleep
 from stepfast.intents import Intent, Status
 from stepfast.opening import OpenedRun, RunOptions
@@ -112,7 +112,7 @@ class Handling:
             op: Any = FinishIntent(
                 intent_id=lease.intent_id, status=Status.FAILED, lease=lease, error=data, reason=reason
             )
-        elif isinstance(error, Suspended):  # if it is this run that waits, it has given up its lease already
+        elif isinstance(error, Suspended | Suspension):  # where this run is the one that waits, it has no lease
             op = ReleaseIntent(lease=lease, reason=reason, data=data, delay_seconds=self._retry.max_delay)
         elif isinstance(error, StoreError) or _is_cancelled_from_outside(error):
             op = ReleaseIntent(lease=lease, reason=reason, data=data, delay_seconds=pause)
@@ -125,13 +125,13 @@ class Handling:
             return
         if job.session is not None:
             job.session.lease = None
-        if isinstance(error, Suspended | Fenced | AlreadyFinished):
+        if isinstance(error, Suspended | Suspension | Fenced | AlreadyFinished):
             self._note_stop(job, error)
         else:
             log.warning("%s of %s failed: %s", job.name, self.address, reason, exc_info=error)
 
     def _note_stop(self, job: Job, why: BaseException) -> None:
-        waits = isinstance(why, Suspended)
+        waits = isinstance(why, Suspended | Suspension)
         log.info("%s of %s %s: %s", job.name, self.address, "waits" if waits else "is no longer ours", why)
 
     def _describe(self, job: Job, error: BaseException) -> tuple[str, bytes]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from stepfast._failpoints import declare, failpoint
-from stepfast.errors import Damaged, Diverged, InvalidInput, Unencodable
+from stepfast.errors import Damaged, Diverged, InvalidInput, Suspended, Unencodable
 from stepfast.flow import Call, Flow, drive, drive_async
 from stepfast.journal import Step, StepStatus
 from stepfast.ledger import StepCall
@@ -383,7 +383,7 @@ def _settle(chunks: Chunks, number: int, fingerprint: bytes, outcome: _Value | B
     """Put an item's outcome among the pending; gives the exception that must stop the map, if any."""
     if isinstance(outcome, _Value):
         chunks.add(Outcome(number, fingerprint, outcome.value))
-    elif isinstance(outcome, Exception) and chunks.mapping.return_exceptions:
+    elif isinstance(outcome, Exception) and not isinstance(outcome, Suspended) and chunks.mapping.return_exceptions:
         chunks.add(Outcome(number, fingerprint, outcome, failed=True))
     else:
         return outcome

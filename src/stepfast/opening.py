@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
@@ -23,6 +23,7 @@ from stepfast.errors import (
     RunFailed,
     RunFinished,
     StepfastError,
+    Suspension,
 )
 from stepfast.flow import Call, Do, Flow, Until, do
 from stepfast.intents import Intent, Status
@@ -30,8 +31,10 @@ from stepfast.journal import StepStatus
 from stepfast.ops import (
     Checkpoint,
     Created,
+    Decision,
     GetIntent,
     Lease,
+    ListDecisions,
     NewIntent,
     Opened,
     OpenIntent,
@@ -53,6 +56,10 @@ OnFailed = Literal["raise", "revive"]
 
 class RunOptions(NamedTuple):
     """How a run behaves in this process; none of it is stored.
+
+    ``on_wait``: where the run has to wait, *block* waits in this process and *suspend* raises. *view* is for adapters
+    that return a framework's own result: it raises too, but a run that waits already is opened for reading. Its calls
+    return what was recorded, and new work raises `Suspension`.
 
     ``hand_back=False``: where it cannot be opened, whoever claimed it says what that costs.
     """
@@ -82,15 +89,15 @@ def open_run(
     checks: Checks,
 ) -> Flow[OpenedRun]:
     with in_use.asking(new_id()) as token:
-        opened = yield from _take(token, new, intent_id, owner, options)
+        opened, known = yield from _take_or_see(token, new, intent_id, owner, options)
         intent = opened.intent
         if intent.finished and intent.status is not Status.COMPLETED and options.on_failed == "revive":
             again = yield from revive(intent, actor="sf.run")
-            opened = yield from _take(token, None, again.intent.intent_id, owner, options)
+            opened, known = yield from _take_or_see(token, None, again.intent.intent_id, owner, options)
             intent = opened.intent
         if intent.finished and intent.status is not Status.COMPLETED:
             raise ended_badly(intent, codec, tenant)
-        return (yield from adopt(opened.intent, opened.lease, codec, tenant, owner, options, checks))
+        return (yield from adopt(opened.intent, opened.lease, codec, tenant, owner, options, checks, known))
 
 
 def adopt(
@@ -101,8 +108,9 @@ def adopt(
     owner: str,
     options: RunOptions,
     checks: Checks,
+    known: Sequence[Decision] = (),
 ) -> Flow[OpenedRun]:
-    """Make a run of an intent that this process holds (or that is finished, or waits)."""
+    """Make a run of an intent that this process holds (or that is finished, or waits: ``known`` are its decisions)."""
     session = Session(
         intent=intent,
         lease=lease,
@@ -116,7 +124,7 @@ def adopt(
     )
     in_use.add(session, intent.intent_id)
     try:
-        opened = yield from _begin(session, options, checks)
+        opened = yield from _begin(session, options, checks, known)
         if session.lease is not None and telemetry.active():
             yield from _trace(session)
         return opened
@@ -129,6 +137,8 @@ def adopt(
             with suppress(StepfastError):
                 yield from session.hand_back(error)
         in_use.discard(session)
+        if isinstance(error, Suspension):
+            raise error.as_error() from None
         raise
 
 
@@ -141,13 +151,17 @@ def _trace(session: Session) -> Flow[None]:
     yield from session.note(telemetry.EVENT, {"traceparent": session.span.text})
 
 
-def _begin(session: Session, options: RunOptions, checks: Checks) -> Flow[OpenedRun]:
+def _begin(session: Session, options: RunOptions, checks: Checks, known: Sequence[Decision]) -> Flow[OpenedRun]:
     intent = session.intent
     if session.lease is None and not session.replaying:
         # WAITING: somebody has to answer before anything else happens.
-        if options.on_wait == "suspend":
-            raise still_waiting(intent)
-        yield from session.wait_until_claimable(expires=True)
+        if options.on_wait == "block":
+            yield from session.wait_until_claimable(expires=True)
+        else:
+            waits = session.suspension([d for d in known if d.outcome is None])
+            if options.on_wait == "suspend":
+                raise waits
+            session.waits, session.seen = waits, {d.key: d for d in known}
     elif intent.attempt == 1 and intent.revived_from is None and not session.replaying:
         return OpenedRun(session, None, None)
     journal, checkpoints = yield Do(
@@ -160,10 +174,29 @@ def _begin(session: Session, options: RunOptions, checks: Checks) -> Flow[Opened
         session.remember(step)
     session.earlier = RecordedOrder(journal)
     session.last_version = max((c.version for c in checkpoints), default=0)
-    if session.replaying:
+    if session.replaying or session.waits is not None:
         state, _, _, _ = yield from _newest_whole(session, checkpoints)
         return OpenedRun(session, state, None)
     return (yield from _resume(session, checkpoints, checks))
+
+
+def _take_or_see(
+    token: str, new: NewIntent | None, intent_id: str | None, owner: str, options: RunOptions
+) -> Flow[tuple[Opened, list[Decision]]]:
+    """The same as `_take`; of a run that waits and is not waited for here, its decisions too."""
+    while True:
+        opened = yield from _take(token, new, intent_id, owner, options)
+        if opened.lease is not None or opened.intent.status is not Status.WAITING or options.on_wait == "block":
+            return opened, []
+        intent, known = yield Do(
+            [
+                GetIntent(intent_id=opened.intent.intent_id),
+                ListDecisions(journal_id=opened.intent.journal_id, pending=False, limit=10_000),
+            ]
+        )
+        if intent.status is Status.WAITING and intent.claimable_at is None:
+            return opened, known
+        # It was answered just now: it can be opened after all.
 
 
 def _take(token: str, new: NewIntent | None, intent_id: str | None, owner: str, options: RunOptions) -> Flow[Opened]:
@@ -373,16 +406,6 @@ def busy(intent: Intent) -> RunBusy:
         f"{intent.owner}). Stop it, or open with wait=SECONDS to wait for it.",
         intent_id=intent.intent_id,
         owner=intent.owner,
-    )
-
-
-def still_waiting(intent: Intent) -> BaseException:
-    from stepfast.errors import Suspended
-
-    return Suspended(
-        f"run {intent.run_id or intent.intent_id} still waits ({intent.waiting_reason})",
-        intent_id=intent.intent_id,
-        decisions=[],
     )
 
 

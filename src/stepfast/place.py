@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from stepfast import inputs as check
 from stepfast.codec import Codec
 from stepfast.deciding import current_actor, current_frame
-from stepfast.errors import InvalidInput, StepfastError, Suspended
+from stepfast.errors import InvalidInput, StepfastError, Suspended, Suspension
 from stepfast.flow import Flow
 from stepfast.intents import Intent, Status
 from stepfast.journal import StepStatus
@@ -358,9 +358,27 @@ class RunFace(Place):
         """Make every later call of this run raise ``error``: for callers that must not raise where they stand."""
         self._session.poison = error
 
+    @property
+    def waiting(self) -> bool:
+        """Whether the run waits for a person and was opened for reading only (``on_wait="view"``)."""
+        return self._session.waits is not None
+
+    def _as_seen_outside(self, error: BaseException | None) -> Suspended | None:
+        """Returns what callers of the run see in place of the signal that it waits, a task group's included."""
+        leaves = [] if error is None else _leaves(error)
+        signals = [leaf for leaf in leaves if isinstance(leaf, Suspension) and leaf.intent_id == self.intent_id]
+        others = [leaf for leaf in leaves if leaf not in signals]
+        if not signals or not all(isinstance(other, Exception) for other in others):
+            return None
+        seen = signals[0].as_error()
+        seen.__cause__ = error if others else None
+        return seen
+
     def _leave(self, error: BaseException | None) -> Flow[None]:
         session = self._session
-        if session.replaying:
+        if session.waits is not None and error is None:
+            raise session.waits  # it still waits, although nothing asked for more than was recorded
+        if session.replaying or session.waits is not None:
             return
         if error is None:
             try:
@@ -368,9 +386,16 @@ class RunFace(Place):
             except InvalidInput as refused:  # a result that cannot be stored: nothing was written
                 yield from session.hand_back(refused)
                 raise
-        elif isinstance(error, Suspended) or session.poison is not None:
+        elif session.poison is not None:
             return
         elif self.on_error == "fail" and isinstance(error, Exception) and not isinstance(error, StepfastError):
             yield from session.end(Status.FAILED, error=error, reason=session.reason_of(error))
         else:
             yield from session.hand_back(error)
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    """The exceptions that a group consists of, however deep; of any other error, itself."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [leaf for part in error.exceptions for leaf in _leaves(part)]

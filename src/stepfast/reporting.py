@@ -39,6 +39,8 @@ class Reporting(Vault):
 
         With nothing to tell (``doing`` is empty) only the proof is left.
         """
+        if self.waits is not None:
+            return
         lease = self.hold()
         where = {"doing": doing} if step is None else {"step": step, "doing": doing}
         now = time.monotonic()

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from stepfast.deciding import current_frame
-from stepfast.errors import InvalidInput, StepfastError
+from stepfast.errors import InvalidInput, StepfastError, Suspension
 from stepfast.flow import Flow, drive, drive_async
 from stepfast.ledger import StepCall
 from stepfast.mapping import map_async, map_sync
@@ -526,10 +526,14 @@ class Run(Scope, RunFace):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing(error)
+        if (waits := self._as_seen_outside(error)) is not None:
+            raise waits from waits.__cause__
 
     def _closing(self, error: BaseException | None) -> None:
         try:
             self.drive(self._leave(error))
+        except Suspension as late:  # the block has caught the signal and left as if nothing were
+            raise late.as_error() from None
         except StepfastError as late:
             if error is None:
                 raise
@@ -568,12 +572,16 @@ class AsyncRun(AsyncScope, RunFace):
     ) -> None:
         try:
             await self.drive(self._leave(error))
+        except Suspension as late:  # the block has caught the signal and left as if nothing were
+            raise late.as_error() from None
         except StepfastError as late:
             if error is None:
                 raise
             error.add_note(f"and the run could not be handed back: {late}")
         finally:
             self._on_close(self)
+        if (waits := self._as_seen_outside(error)) is not None:
+            raise waits from waits.__cause__
 
     _on_close: Callable[[Any], None] = staticmethod(lambda _run: None)
 

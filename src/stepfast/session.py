@@ -20,6 +20,7 @@ from stepfast.errors import (
     ResumeRefused,
     RunFailed,
     StoreError,
+    Suspended,
 )
 from stepfast.flow import Call, Do, Flow, Sleep
 from stepfast.intents import Status
@@ -188,6 +189,8 @@ class Session(Ledger):
             return True, (yield from self.unpack(step.result or b"", step.blob_id, bind))
         if step.status is StepStatus.FAILED:
             raise rebuild_error((yield from self.unpack(step.error or b"", step.blob_id, bind)), step.key)
+        if self.waits is not None:
+            raise self.waits
         if step.key in self.begun:
             raise InvalidInput(f"step {step.key} is already running in this attempt; give each call its own key.")
         return (yield from self._settle_doubt(call, step))
@@ -248,6 +251,8 @@ class Session(Ledger):
                 value = yield Call(call.function, call.args, call.kwargs)
             else:
                 value = yield from self._call_with_retries(call, call.retry)
+        except Suspended:
+            raise  # another run waits that the step opened: that is no outcome of the step
         except call.record_errors as error:
             yield from self.record(call, StepStatus.FAILED, describe_error(error), started)
             raise
@@ -289,6 +294,8 @@ class Session(Ledger):
         while True:
             try:
                 return (yield Call(call.function, call.args, call.kwargs))
+            except Suspended:
+                raise
             except retry.on as error:
                 failures += 1
                 if failures >= retry.attempts:
@@ -309,7 +316,7 @@ class Session(Ledger):
         failpoint("once.started")
         try:
             value = yield Call(call.function, call.args, call.kwargs)
-        except (StoreError, Fenced):
+        except (StoreError, Fenced, Suspended):
             raise  # it came from inside Stepfast: whether the effect took place is not known
         except call.retry_on:
             yield from self.void([row], "the error says that nothing happened")

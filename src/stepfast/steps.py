@@ -139,6 +139,27 @@ class Answer(msgspec.Struct, frozen=True):
         return self.positive
 
 
+class Waiting(msgspec.Struct, frozen=True):
+    """What a call with ``on_wait="return"`` returns while its run waits for a person. It is false.
+
+    ``decisions`` are the open questions, as ``sf.decisions(run_id)`` lists them.
+    """
+
+    run_id: str
+    intent_id: str
+    decisions: list[dict[str, Any]]
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        # Asked for what the finished call would have returned.
+        keys = ", ".join(d["key"] for d in self.decisions)
+        raise AttributeError(
+            f"run {self.run_id} waits for {keys or 'something'} and has no {name!r} yet; answer first."
+        )
+
+
 class Happened(msgspec.Struct, frozen=True):
     """A probe's answer: the effect took place, with this result."""
 

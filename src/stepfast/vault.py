@@ -9,7 +9,7 @@ import msgspec
 
 from stepfast.clock import new_id
 from stepfast.codec import Codec
-from stepfast.errors import Damaged, NotFound, RunFinished, StepfastError
+from stepfast.errors import Damaged, NotFound, RunFinished, StepfastError, Suspension
 from stepfast.flow import Do, Flow, do
 from stepfast.intents import Intent
 from stepfast.journal import Step, seal_parts
@@ -29,6 +29,7 @@ class Vault:
         self.codec = codec
         self.tenant = tenant
         self.poison: BaseException | None = None
+        self.waits: Suspension | None = None  # the run waits, and this process only reads what it recorded
 
     @property
     def name(self) -> str:
@@ -86,6 +87,8 @@ class Vault:
         """The lease, or the reason why this run may not go on."""
         if self.poison is not None:
             raise self.poison
+        if self.waits is not None:
+            raise self.waits
         if self.lease is None:
             raise RunFinished(
                 f"run {self.name} is {self.intent.status} and takes no new work. Use another run id for new work.",

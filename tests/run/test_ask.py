@@ -21,6 +21,7 @@ from stepfast import (
     RunFailed,
     Stepfast,
     Suspended,
+    Suspension,
 )
 from stepfast.ops import GetIntent, OpenIntent, Sweep
 from stepfast.testing import on_failpoint
@@ -221,14 +222,14 @@ async def test_after_a_suspension_the_run_does_nothing_more(way: Way, calls: Cal
     sf = way.open()
     with pytest.raises(Suspended):
         async with sf.run("r", on_wait="suspend") as run:
-            with pytest.raises(Suspended):
+            with pytest.raises(Suspension):
                 await run.ask("Deploy?")
             # Somebody swallowed it after all.
-            with pytest.raises(Suspended):
+            with pytest.raises(Suspension):
                 await run.step(calls.deploy)
-            with pytest.raises(Suspended):
+            with pytest.raises(Suspension):
                 await run.once(calls.deploy)
-            with pytest.raises(Suspended):
+            with pytest.raises(Suspension):
                 await run.checkpoint({})
     assert calls.made == []
     assert (await sf.get_intent("r"))["status"] == "WAITING"

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from stepfast.adapters.context import ContextKeeper
 from stepfast.adapters.settings import Settings
 from stepfast.adapters.usage import Meter
-from stepfast.errors import StepfastError, Suspended
+from stepfast.errors import StepfastError, Suspension
 from stepfast.flow import Flow
 from stepfast.run import AsyncRun, Run
 
@@ -57,7 +57,7 @@ class Attempt:
     def stop(self, error: BaseException) -> None:
         """Stop the run with an error; the first one counts, except that any other one replaces a suspension."""
         with self._lock:
-            if self.stopped_by is None or isinstance(self.stopped_by, Suspended):
+            if self.stopped_by is None or isinstance(self.stopped_by, Suspension):
                 self.stopped_by = error
 
     def doubt(self, error: BaseException) -> None:
@@ -70,7 +70,7 @@ class Attempt:
         """Let an error of the journal stop the run, however the framework would treat an exception at this place."""
         try:
             yield
-        except (StepfastError, Suspended) as error:
+        except (StepfastError, Suspension) as error:
             self.stop(error)
             raise Stopped from error
 

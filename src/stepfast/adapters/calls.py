@@ -14,7 +14,7 @@ from stepfast.adapters.drift import Digests, OnDrift, Request, compare, items_of
 from stepfast.adapters.policies import Policy
 from stepfast.adapters.usage import Usage
 from stepfast.codec import Codec
-from stepfast.errors import StepFailed, StepfastError, Suspended, Unencodable
+from stepfast.errors import StepFailed, StepfastError, Suspension, Unencodable
 from stepfast.flow import Flow
 from stepfast.run import AsyncScope, Scope
 from stepfast.steps import Answer
@@ -183,7 +183,7 @@ def tool_call(
         return STOPPED, False
     except StepFailed:
         raise
-    except (StepfastError, Suspended) as error:
+    except (StepfastError, Suspension) as error:
         attempt.stop(error)
         if attempt.tools_may_raise:
             raise Stopped from error

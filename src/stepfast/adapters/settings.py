@@ -21,7 +21,8 @@ class Settings:
 
     ``on_in_doubt`` and ``policies``: see `Policies`. ``on_drift``: a request that differs from the recorded one is
     *raise*d as ``Diverged``, logged (*warn*) or *accept*ed. ``on_wait``: where a person must decide, *suspend* raises
-    ``Suspended``, *block* waits in this process, *return* returns what is asked. ``prices``: see `usage`. The others
+    ``Suspended``, *block* waits in this process, *return* returns what is asked: the
+    framework's own result, or a `stepfast.Waiting`. ``prices``: see `usage`. The others
     are options of ``sf.run``.
     """
 
@@ -51,6 +52,7 @@ class Settings:
         return {
             "labels": {"framework": framework, **shown, **self.labels},
             "max_delivery_attempts": self.max_delivery_attempts,
-            "on_wait": "block" if self.on_wait == "block" else "suspend",
+            # As a view, so that a call that waits is driven up to the question again and returns the same result.
+            "on_wait": "view" if self.on_wait == "return" else self.on_wait,
             "wait": self.wait,
         }

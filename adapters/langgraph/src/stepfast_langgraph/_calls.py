@@ -24,6 +24,7 @@ from stepfast import (
     Scope,
     StoreError,
     Suspended,
+    Suspension,
     current_run,
 )
 from stepfast.faces import awaited, blocking
@@ -248,7 +249,7 @@ def perform(call: Call) -> Any:
             run = journal.open(ground.task)
             if not ground.is_refused_by(run):
                 return _in_thread(ground, run)
-        except Suspended as waiting:
+        except Suspension as waiting:
             broken = waiting
             if not journal.waits(waiting):
                 raise
@@ -292,7 +293,7 @@ async def _on_loop(ground: Ground) -> Any:
                 run = await asyncio.to_thread(journal.open, ground.task)
             if not ground.is_refused_by(run):
                 return await _awaited(ground, run)
-        except Suspended as waiting:
+        except Suspension as waiting:
             broken = waiting
             if not journal.waits(waiting):
                 raise

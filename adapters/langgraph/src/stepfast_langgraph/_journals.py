@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from langgraph.errors import GraphInterrupt
 
-from stepfast import Run, Stepfast, StepfastError, Store, Suspended
+from stepfast import Run, Stepfast, StepfastError, Store, Suspended, Suspension
 
 from ._doubts import CHECKPOINT, deliver_answers, interrupt_for
 from ._opening import Anywhere, Place, open_place
@@ -84,7 +84,7 @@ class Journal:
     def is_of(self, task: Task) -> bool:
         return self.task is not None and (self.task.thread, self.task.task_id) == (task.thread, task.task_id)
 
-    def waits(self, waiting: Suspended) -> bool:
+    def waits(self, waiting: Suspension) -> bool:
         """Whether it is this run that waits, and not one that the call opened by itself."""
         return self.run is not None and self.run.intent_id == waiting.intent_id
 

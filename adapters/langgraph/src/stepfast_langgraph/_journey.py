@@ -66,10 +66,9 @@ class Journey:
                     yield from self._unblock(client, graph)
         try:
             return (yield self._open(client, None if is_resume else given, options))
-        except Suspended as waiting:
-            answered, keys = yield from self._unblock(client, graph)
-            if not answered:
-                raise Suspended(str(waiting), intent_id=waiting.intent_id, decisions=keys) from None
+        except Suspended:
+            if not (yield from self._unblock(client, graph)):
+                raise
         except Conflict as changed:
             if on_drift == "raise":
                 raise
@@ -81,22 +80,21 @@ class Journey:
     def _open(self, client: Stepfast | AsyncStepfast, payload: Any, options: Mapping[str, Any]) -> Call:
         return Call(client.run, (self.run_id,), {**options, "payload": payload, "on_wait": self.on_wait})
 
-    def _unblock(self, client: Stepfast | AsyncStepfast, graph: Any) -> Flow[tuple[bool, list[str]]]:
-        """Whether an answer was found for a run that waits, and what it waits for."""
+    def _unblock(self, client: Stepfast | AsyncStepfast, graph: Any) -> Flow[bool]:
+        """Whether an answer was found for a run that waits."""
         run_id = self.run_id
         decisions = yield Call(client.decisions, (run_id,))
-        keys = [each["key"] for each in decisions]
         known = {questions.interrupt_of(each["key"]): each for each in decisions}
         waiting = {name: each for name, each in known.items() if name is not None}
         if not waiting:
-            return False, keys
+            return False
         if is_answer(self.given):
             brought = questions.share_out(self.given.resume, waiting)
             for interrupt_id, value in brought.items():
                 decision = waiting[interrupt_id]
                 yield give_answer(client, run_id, decision["key"], value, decision["outcomes"])
             if brought:
-                return True, keys
+                return True
         intent = yield Call(client.get_intent, (run_id,))
         thread_id = intent["labels"].get("thread_id", run_id)
         state = yield Ask(graph, "get_state", {"configurable": {"thread_id": thread_id}})
@@ -105,4 +103,4 @@ class Journey:
         for each in gone:
             word = {"comment": "it was answered on the thread itself", "actor": "langgraph"}
             yield Call(client.answer, (run_id, each["outcomes"][-1], each["key"]), word)
-        return bool(gone), keys
+        return bool(gone)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import langgraph.types
 from langgraph.types import Command
 
-from stepfast import AsyncRun, AsyncStepfast, Codec, Conflict, InvalidInput, NotFound, Run, Stepfast, Suspended
+from stepfast import AsyncRun, AsyncStepfast, Codec, Conflict, InvalidInput, NotFound, Run, Stepfast, Suspension
 from stepfast.flow import END, Call, Close, Emit, Flow, Next
 from stepfast.stored_names import GRAPH_RUN_MARK
 
@@ -197,7 +197,7 @@ class Trip:
         for question in asked:
             try:
                 answer = yield Call(self.run.ask, (question.text,), _words(question))
-            except Suspended as waiting:
+            except Suspension as waiting:
                 waiting.decisions = self.unanswered or waiting.decisions
                 raise
             if question.interrupt_id is not None:

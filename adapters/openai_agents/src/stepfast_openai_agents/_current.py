@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple
 
-from stepfast import AsyncRun, AsyncScope, StepfastError, Suspended
+from stepfast import AsyncRun, AsyncScope, StepfastError, Suspension
 
 from ._context import ContextKeeper
 from ._policies import Policy
@@ -34,7 +34,7 @@ class Settings(NamedTuple):
     policy: Policy
     policies: Mapping[str, Policy]
     on_drift: OnDrift = "raise"
-    on_wait: OnWait = "return"
+    on_wait: OnWait | None = None
     restore_context: bool = True
     replay_hooks: bool = False
     replay_events: bool = True
@@ -69,7 +69,7 @@ class Drive:
             raise Stopped
 
     def stop(self, why: BaseException) -> None:
-        if self.why is None or isinstance(self.why, Suspended):
+        if self.why is None or isinstance(self.why, Suspension):
             self.why = why
 
     @contextmanager
@@ -77,7 +77,7 @@ class Drive:
         """An error of the journal stops the run, however the SDK would treat one at this place."""
         try:
             yield
-        except (StepfastError, Suspended) as error:
+        except (StepfastError, Suspension) as error:
             self.stop(error)
             raise Stopped from error
 

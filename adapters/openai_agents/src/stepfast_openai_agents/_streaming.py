@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from agents import RunContextWrapper, RunResultStreaming
 from agents.run import AgentRunner
 
-from stepfast import Suspended
+from stepfast import Suspended, Suspension
 
 from ._conduct import answers_to, apply, dressed, enter, resuming, with_originals
 from ._current import Drive, Here, standing
@@ -110,10 +110,10 @@ class _Conductor:
                         await after(drive, error, passes)
                 if durable.owns and not run.replaying:
                     run.complete(summary(result))
-        except Suspended:
-            if drive is None or drive.pending is None or durable.settings.on_wait != "return":
-                raise
-            with_originals(drive, drive.pending)
+        except (Suspended, Suspension) as waits:
+            if drive is None or drive.pending is None:
+                raise  # an event stream has no place for what a one-shot in doubt is asked
+            await durable.waiting(drive, waits)
 
     async def _pass(self, drive: Drive, scope: Any, start: Any) -> RunResultStreaming:
         loop = drive.loop(scope, self.agent.name)

@@ -18,7 +18,7 @@ from agents import tool as sdk_tools
 from agents.tool import invoke_function_tool
 from agents.tool_context import ToolContext
 
-from stepfast import StepFailed, StepfastError, Suspended
+from stepfast import StepFailed, StepfastError, Suspension
 
 from ._current import STOPPED, Doubt, Here, Stopped, here, standing
 from ._policies import COMPOSITE, Policy, declared
@@ -112,7 +112,7 @@ async def perform(
         return STOPPED
     except StepFailed:
         raise
-    except (StepfastError, Suspended) as error:
+    except (StepfastError, Suspension) as error:
         drive.stop(error)
         return STOPPED
     output, changed = unpack_output(recorded)

@@ -52,7 +52,7 @@ def durable_agents(
     on_in_doubt: OnInDoubt = "ask",
     policies: Mapping[str, OnInDoubt] | None = None,
     on_drift: OnDrift = "raise",
-    on_wait: OnWait = "return",
+    on_wait: OnWait | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Armed:
     """Make every ``Runner.run``, ``run_sync`` and ``run_streamed`` of this process durable, until ``disarm()``.

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
-from typing import Any
+from contextlib import AsyncExitStack, suppress
+from typing import Any, Literal
 
 from agents import RunResult, RunResultStreaming, RunState
 from agents.run import AgentRunner
 
-from stepfast import AsyncRun, AsyncScope, AsyncStepfast, InvalidInput, RunFinished, Suspended, current_run
+from stepfast import (
+    AsyncRun,
+    AsyncScope,
+    AsyncStepfast,
+    InvalidInput,
+    NotFound,
+    RunFinished,
+    Suspended,
+    Suspension,
+    current_run,
+)
 
 from ._clients import StoreLike, client_of
 from ._conduct import conduct, question, with_originals
@@ -23,6 +33,13 @@ from ._values import result_of
 from .session import StepfastSession
 
 _WAYS = ("return", "suspend", "block")
+# As a view, so that each call is driven up to the question and returns the same result.
+_OPENED: dict[OnWait | None, Literal["view", "suspend", "block"]] = {
+    None: "view",
+    "return": "view",
+    "suspend": "suspend",
+    "block": "block",
+}
 
 
 class _Opened:
@@ -53,7 +70,7 @@ class _Opened:
                 payload=payload,
                 labels={"framework": "openai-agents", "agent": agent.name[:100], **(durable.labels or {})},
                 max_delivery_attempts=durable.max_delivery_attempts,
-                on_wait="block" if durable.settings.on_wait == "block" else "suspend",
+                on_wait=_OPENED[durable.settings.on_wait],
                 wait=durable.wait,
             )
         )
@@ -82,7 +99,7 @@ class Durable:
         on_in_doubt: OnInDoubt = "ask",
         policies: Mapping[str, OnInDoubt] | None = None,
         on_drift: OnDrift = "raise",
-        on_wait: OnWait = "return",
+        on_wait: OnWait | None = None,
         restore_context: bool = True,
         replay_hooks: bool = False,
         replay_events: bool = True,
@@ -92,7 +109,7 @@ class Durable:
     ) -> None:
         if on_drift not in ("raise", "warn", "accept"):
             raise InvalidInput(f"on_drift: must be 'raise', 'warn' or 'accept', not {on_drift!r}.")
-        if on_wait not in _WAYS:
+        if on_wait is not None and on_wait not in _WAYS:
             raise InvalidInput(f"on_wait: must be one of {', '.join(_WAYS)}, not {on_wait!r}.")
         if run is not None and (run_id is not None or store is not None):
             raise InvalidInput("run: an open run has its name and store already; leave run_id and store out.")
@@ -131,7 +148,7 @@ class Durable:
         """The open run, the scope of its outermost loop, and the input it began with."""
         return _Opened(self, agent, given)
 
-    async def execute(self, base: AgentRunner, agent: Any, given: Any, options: dict[str, Any]) -> RunResult:
+    async def execute(self, base: AgentRunner, agent: Any, given: Any, options: dict[str, Any]) -> Any:
         """Drive the run to its end; or to where it waits, which is raised or returned as the caller wants."""
         drive: Drive | None = None
         result: RunResult | None = None
@@ -148,10 +165,21 @@ class Durable:
                 if self.owns and not run.replaying:
                     run.complete(summary(result))
                 return result
-        except Suspended:
-            if drive is not None and drive.pending is not None and self.settings.on_wait == "return":
-                return with_originals(drive, drive.pending)  # type: ignore[no-any-return]
-            raise
+        except (Suspended, Suspension) as waits:
+            return await self.waiting(drive, waits)
+
+    async def waiting(self, drive: Drive | None, waits: Suspended | Suspension) -> Any:
+        """What a call returns of a run that waits: the SDK's result with its interruptions, else the questions.
+
+        Raises ``waits`` where that is what the caller wants, and where the run is not this call's own.
+        """
+        way = self.settings.on_wait
+        if way in (None, "return") and drive is not None and drive.pending is not None:
+            return with_originals(drive, drive.pending)
+        if way == "return" and self.owns and isinstance(waits, Suspended):
+            with suppress(NotFound):  # of a run in another store, which a tool had opened
+                return await client_of(self.store).waiting(waits)
+        raise waits
 
 
 _OURS = frozenset(inspect.signature(Durable).parameters)
@@ -218,8 +246,11 @@ class DurableRunner:
     ``run_id`` names the run and ``store`` says where it is kept (a URL, a client, or nothing for the default);
     or ``run`` is a run that is open already, such as a worker's. ``on_in_doubt`` (*ask*, *retry*, *fail*, a probe) is
     for tools that say nothing themselves, ``policies`` for tools by name. ``on_drift`` (*raise*, *warn*, *accept*) is
-    for a request that differs from the recorded one. ``on_wait``: where approvals are needed, *return* the SDK's result
-    with its interruptions, *suspend* (raise ``Suspended``), or *block*.
+    for a request that differs from the recorded one.
+
+    ``on_wait`` says what a call does while its run waits for a person. *return*: it returns the SDK's result with its
+    interruptions, each time; for a call in doubt, of which the SDK knows nothing, a ``stepfast.Waiting``. *suspend*
+    raises ``Suspended``, *block* waits in this process. Without it approvals are returned and doubts raised.
     """
 
     @classmethod
@@ -229,7 +260,7 @@ class DurableRunner:
         durable, theirs = Durable.of(options)
         if here() is not None and durable.unnamed:
             return await base.run(starting_agent, input, **theirs)  # type: ignore[no-any-return]
-        return await durable.execute(base.inner, starting_agent, input, theirs)
+        return await durable.execute(base.inner, starting_agent, input, theirs)  # type: ignore[no-any-return]
 
     @classmethod
     def run_sync(cls, starting_agent: Any, input: Any = None, **options: Any) -> RunResult:  # noqa: A002
