@@ -21,7 +21,8 @@ places = $(patsubst adapters/$(1)/requirements/%.in,%,$(wildcard adapters/$(1)/r
 further = $(filter-out test floor,$(call places,$(1)))
 venv = .venv-$(1)$(if $(filter-out test,$(2)),-$(2))
 NEWEST := $(foreach name,$(ADAPTERS),$(foreach place,test $(call further,$(name)),$(call venv,$(name),$(place))/.test))
-FLOORS := $(foreach name,$(ADAPTERS),$(call venv,$(name),floor)/.test)
+FLOORED := $(foreach name,$(ADAPTERS),$(if $(filter floor,$(call places,$(name))),$(name)))
+FLOORS := $(foreach name,$(FLOORED),$(call venv,$(name),floor)/.test)
 PY := .venv/bin/python
 BENCH_PY := .venv-bench/bin/python
 # Adapters whose frameworks go together in one environment, that of the benchmarks.
@@ -65,7 +66,7 @@ test: .venv/.test ## Run the tests: the library's, and each adapter's with the n
 	$(verdict)
 
 floors: $(FLOORS) ## Run each adapter's tests with the oldest versions of its framework
-	@$(all_of) $(foreach name,$(ADAPTERS),$(call tested,$(name),floor)) $(verdict)
+	@$(all_of) $(foreach name,$(FLOORED),$(call tested,$(name),floor)) $(verdict)
 
 # $(1): an adapter, $(2): one of its environments.
 tested = run $(call venv,$(1),$(2))/bin/python $(PYTEST) -n $(JOBS) $(ARGS) \
@@ -109,9 +110,12 @@ lock: ## Compile the pinned requirements anew (maintainers; needs uv)
 	    pyproject.toml $(REQUIREMENTS)/build.in $(REQUIREMENTS)/test.in $(REQUIREMENTS)/bench.in
 	$(foreach name,$(ADAPTERS),$(foreach place,$(call places,$(name)),$(call locked,$(name),$(place))))
 
-# The newest environments have the pins of the library's own tests; old frameworks may not go with them.
+# The newest environments have the pins of the library's own tests; old frameworks, and those that are no longer
+# maintained, may not go with them.
+UNMAINTAINED := swarm
+pinned = $(if $(and $(filter test,$(2)),$(filter-out $(UNMAINTAINED),$(1))),-c $(REQUIREMENTS)/test.txt)
 define locked
-$(LOCK) -o adapters/$(1)/requirements/$(2).txt $(if $(filter test,$(2)),-c $(REQUIREMENTS)/test.txt) --extra all \
+$(LOCK) -o adapters/$(1)/requirements/$(2).txt $(call pinned,$(1),$(2)) --extra all \
     pyproject.toml $(REQUIREMENTS)/build.in adapters/$(1)/requirements/$(2).in
 
 endef

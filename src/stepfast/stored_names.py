@@ -41,6 +41,9 @@ GRAPH_DELTA_KEY: Final = "holdfast_delta"
 TOOL_RESULT_MARK: Final = "holdfast_tool"
 """The key that marks a recorded tool result of the OpenAI Agents adapter."""
 
+SWARM_RESULT_MARK: Final = "holdfast_swarm"
+"""The key that marks a recorded tool result of the Swarm adapter."""
+
 _PACKAGES: Final = {
     "stepfast": "holdfast",
     "stepfast_langgraph": "holdfast_langgraph",

@@ -228,6 +228,18 @@ def test_an_exception_of_a_one_shot_leaves_it_in_doubt_and_a_probe_settles_it(wa
 
 
 @pytest.mark.parametrize("may_raise", [False, True])
+def test_what_a_probe_finds_is_the_output(way: Way, may_raise: bool) -> None:
+    def pay() -> str:
+        raise Boom
+
+    def scene(attempt: Any, run: Any) -> Any:
+        return (yield from tool(attempt, run, policy, way.says(pay)))
+
+    policy = Policy("probe", way.says(lambda amount: Happened("found it")), "ask")
+    assert way.play(scene, may_raise=may_raise) == ("found it", True)
+
+
+@pytest.mark.parametrize("may_raise", [False, True])
 def test_a_tool_that_always_fails_ends_the_run(way: Way, may_raise: bool) -> None:
     done: list[str] = []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepfast import AsyncStepfast, AsyncStore, Codec, InvalidInput, KeyRing, Stepfast, open_store
-from stepfast.adapters import choice, close_shared, open_any
+from stepfast.adapters import LazyStore, choice, close_shared, open_any
 from stepfast.errors import StepfastError
 
 
@@ -123,6 +123,29 @@ def test_a_forked_child_opens_its_own_shared_store(tmp_path: Path) -> None:
     assert open_any(url, shared=True) is first
     first.client().check()
     close_shared()
+
+
+def test_a_lazy_store_opens_at_its_first_use_and_again_in_a_child(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="store: must be a URL"):
+        LazyStore(5)  # type: ignore[arg-type]
+    lazy = LazyStore(tmp_path / "a.db")
+    assert not (tmp_path / "a.db").exists()
+    opened = lazy.get()
+    assert lazy.get() is opened
+    child = os.fork()
+    if child == 0:
+        try:
+            lazy.get().client().check()
+            os._exit(0 if lazy.get() is not opened else 1)
+        except BaseException:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    client = opened.client()
+    lazy.close()
+    lazy.close()
+    assert not is_open(client)
+    lazy.get().client().check()
+    lazy.close()
 
 
 def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:

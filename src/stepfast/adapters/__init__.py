@@ -53,7 +53,7 @@ if typing.TYPE_CHECKING:
     from stepfast.adapters.serving import input_from, serve
     from stepfast.adapters.settings import OnWait, Settings, choice
     from stepfast.adapters.standing import Standing, apart, apart_async, carried
-    from stepfast.adapters.stores import OpenStore, StoreLike, close_shared, open_any
+    from stepfast.adapters.stores import LazyStore, OpenStore, StoreLike, close_shared, open_any
     from stepfast.adapters.usage import Meter, Price, Prices, Usage
 
 __all__ = [
@@ -68,6 +68,7 @@ __all__ = [
     "Conversation",
     "Digests",
     "Doubt",
+    "LazyStore",
     "Meter",
     "Occurrences",
     "OnDrift",
@@ -142,7 +143,7 @@ _HOMES = {
     "serving": "input_from serve",
     "settings": "OnWait Settings choice",
     "standing": "Standing apart apart_async carried",
-    "stores": "OpenStore StoreLike close_shared open_any",
+    "stores": "LazyStore OpenStore StoreLike close_shared open_any",
     "usage": "Meter Price Prices Usage",
 }
 _HOME = {name: f"stepfast.adapters.{module}" for module, names in _HOMES.items() for name in names.split()}

@@ -80,6 +80,15 @@ class Attempt:
             with self.guarded():
                 yield from self.run._session.report(f"{agent}: {doing}" if agent else doing, step, 1.0)
 
+    @contextmanager
+    def concluding(self) -> Iterator[None]:
+        """Raise the reason to stop at the end of a block; for frameworks that need one pass only."""
+        try:
+            yield
+            self.check()
+        except BaseException as error:
+            self.conclude(error, last=True)
+
     def conclude(self, error: BaseException, *, last: bool) -> None:
         """Raise the reason why this pass ended with ``error``; return if another pass is due."""
         if self.stopped_by is not None:

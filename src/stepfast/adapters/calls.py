@@ -154,11 +154,11 @@ def tool_call(
     """
     keeper = attempt.keeper
     packs, unpacks = pack or pack_output, unpack or unpack_output
-    live = False
+    made: list[bool] = []
 
     def call() -> Any:
-        nonlocal live
-        live = attempt.live = True
+        attempt.live = True
+        made.append(True)
         before = None if keeper is None else keeper.take(context)
 
         def keep(output: Any) -> Any:
@@ -176,7 +176,9 @@ def tool_call(
         attempt.check()
         if scope.recorded(key) is None:
             yield from attempt.reporting(agent, name, turn)
-        recorded = yield from _performing(attempt, scope, call, key, name, policy, inputs, arguments, keep_errors)
+        recorded = yield from _performing(
+            attempt, scope, call, key, name, policy, inputs, arguments, keep_errors, made.clear
+        )
     except Stopped:
         if attempt.tools_may_raise:
             raise
@@ -189,9 +191,9 @@ def tool_call(
             raise Stopped from error
         return STOPPED, False
     output, changed = unpacks(recorded)
-    if not live and keeper is not None:
+    if not made and keeper is not None:
         keeper.apply(changed, context)
-    return output, not live
+    return output, not made
 
 
 def _performing(
@@ -204,6 +206,7 @@ def _performing(
     inputs: Any,
     arguments: Mapping[str, Any],
     keep_errors: bool,
+    forget: Callable[[], None],
 ) -> Flow[Any]:
     options: dict[str, Any] = {"key": key, "name": name, "inputs": inputs}
     if policy.kind == "retry":
@@ -220,6 +223,7 @@ def _performing(
                 raise Stopped from cause
             if not left:
                 raise cause from None
+            forget()
             # Only this call: others may be under way in other threads.
             yield from scope._session.settle_doubts(_full(scope, key))
     raise AssertionError("the last try returns or raises")

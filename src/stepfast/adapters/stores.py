@@ -14,7 +14,7 @@ from stepfast.codec import Codec, KeyRing
 from stepfast.errors import InvalidInput
 from stepfast.stores import AsyncStore, Store, open_store
 
-__all__ = ["OpenStore", "StoreLike", "close_shared", "open_any"]
+__all__ = ["LazyStore", "OpenStore", "StoreLike", "close_shared", "open_any"]
 
 StoreLike: TypeAlias = "str | os.PathLike[str] | Store | AsyncStore | Stepfast | AsyncStepfast | None"
 """What adapters take as ``store``: a URL, a path, a store or a client; None is ``STEPFAST_URL`` or the default."""
@@ -33,6 +33,7 @@ class OpenStore:
         self._owned = owned
         self._lock = threading.Lock()
         self._clients: dict[type[Client], Client] = {} if client is None else {type(client): client}
+        self._given = client
         self._before_close: list[Callable[[], None]] = []
 
     def client(self, **options: Any) -> Stepfast:
@@ -57,6 +58,7 @@ class OpenStore:
         """Call what `before_close` registered, last first, and close the store if it was opened here."""
         while self._before_close:
             self._before_close.pop()()
+        self._stop_clients()
         if self._owned:
             self.store.close()
 
@@ -64,8 +66,17 @@ class OpenStore:
         """`close` for an event loop."""
         while self._before_close:
             await asyncio.to_thread(self._before_close.pop())
+        await asyncio.to_thread(self._stop_clients)
         if self._owned:
             await self.astore.close()
+
+    def _stop_clients(self) -> None:
+        """End the threads that renew leases for the clients that were made here."""
+        with self._lock:
+            made = [client for client in self._clients.values() if client is not self._given]
+            self._clients = {} if self._given is None else {type(self._given): self._given}
+        for client in made:
+            client._core.heart.stop()
 
 
 def open_any(
@@ -86,8 +97,7 @@ def open_any(
     """
     if keyring is not None and codec is not None:
         raise InvalidInput("keyring: the codec has one of its own, or none. Pass the one or the other.")
-    if store is not None and not isinstance(store, str | os.PathLike | Store | AsyncStore | Client):
-        raise InvalidInput(f"store: must be a URL, a path, a client or a store, not {type(store).__name__}.")
+    _check(store)
     if store is None or isinstance(store, str | os.PathLike):
         if shared:
             return _shared(store, codec, keyring, api_key, make_codec)
@@ -100,6 +110,42 @@ def open_any(
         return OpenStore(store.store, chosen, owned=False, client=store if same else None)
     inner = store.store if isinstance(store, AsyncStore) else store
     return OpenStore(inner, codec or _codec(keyring, make_codec), owned=False)
+
+
+def _check(store: Any) -> None:
+    if store is not None and not isinstance(store, str | os.PathLike | Store | AsyncStore | Client):
+        raise InvalidInput(f"store: must be a URL, a path, a client or a store, not {type(store).__name__}.")
+
+
+class LazyStore:
+    """Opens a store at its first use, and again in a forked child; for objects that users make once and keep.
+
+    The options are those of `open_any`. What cannot be opened at all is refused at once.
+    """
+
+    def __init__(self, store: StoreLike = None, **options: Any) -> None:
+        _check(store)
+        self._store = store
+        self._options = options
+        self._lock = threading.Lock()
+        self._opened: dict[int, OpenStore] = {}
+
+    def get(self) -> OpenStore:
+        """Return the open store of this process."""
+        process = os.getpid()
+        if process not in self._opened:
+            if self._opened:  # in a child; a thread of the parent may have held the lock
+                self._lock, self._opened = threading.Lock(), {}
+            with self._lock:
+                if process not in self._opened:
+                    self._opened[process] = open_any(self._store, **self._options)
+        return self._opened[process]
+
+    def close(self) -> None:
+        """Close the store if it was opened here; the next use opens it again."""
+        opened = self._opened.pop(os.getpid(), None)
+        if opened is not None:
+            opened.close()
 
 
 def _opened(

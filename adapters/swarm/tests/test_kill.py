@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from adapters.openai_agents.tests.nursery import Nursery
-from adapters.openai_agents.tests.swarm.swarm_kit import RUN, Log
+from adapters.swarm.tests.kit import RUN, Log
 from stepfast import NotFound, Stepfast
 
 EFFECTS = ["charge", "email", "look_up", "reserve", "weigh"]

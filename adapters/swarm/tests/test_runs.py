@@ -12,9 +12,9 @@ import pytest
 from swarm import Agent, Swarm
 from swarm.types import Result
 
-from adapters.openai_agents.tests.swarm.swarm_kit import FakeClient, call, outputs, say
+from adapters.swarm.tests.kit import FakeClient, call, outputs, say
 from stepfast import Conflict, Diverged, InvalidInput, RunFailed, Stepfast, Suspended
-from stepfast_openai_agents.swarm import (
+from stepfast_swarm import (
     DID_NOT_HAPPEN,
     DurableSwarm,
     Happened,
@@ -113,7 +113,12 @@ def test_a_finished_run_gives_its_result_again_and_calls_nothing(sf: Stepfast, s
     assert (again.messages, again.context_variables) == (first.messages, first.context_variables)
     assert again.agent is agent
     assert (client.calls, happened) == (4, ["back ada"])
-    assert sf.get_intent("r")["result"] == {"final_output": "done", "last_agent": "A", "messages": 7}
+    assert sf.get_intent("r")["result"] == {
+        "final_output": "done",
+        "last_agent": "A",
+        "messages": 7,
+        "usage": {"requests": 4, "input_tokens": 0, "output_tokens": 0, "cached_tokens": 0},
+    }
 
 
 def test_the_recorded_messages_are_used_where_none_are_given(sf: Stepfast) -> None:
@@ -408,10 +413,10 @@ def test_a_poisoned_answer_can_be_rewound(sf: Stepfast) -> None:
     ("options", "words"),
     [
         ({"on_drift": "maybe"}, "on_drift: must be"),
-        ({"on_wait": "return"}, "on_wait: must be"),
+        ({"on_wait": "returned"}, "on_wait: must be"),
         ({"on_in_doubt": "perhaps"}, "on_in_doubt: must be"),
         ({"policies": {"send": "twice"}}, "policies\\['send'\\]: must be"),
-        ({"store": 7}, "store: takes a URL"),
+        ({"store": 7}, "store: must be a URL"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:

@@ -16,7 +16,7 @@ from swarm import Agent
 from swarm.types import Result
 
 from stepfast import Suspended, _failpoints, idempotency_key
-from stepfast_openai_agents.swarm import DurableSwarm, composite, idempotent, once
+from stepfast_swarm import DurableSwarm, composite, idempotent, once
 
 RUN = "order-4711"
 Script = Callable[[list[dict[str, Any]]], dict[str, Any]]

@@ -19,6 +19,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
-    made = Nursery("adapters.openai_agents.tests.swarm.swarm_kit")
+    made = Nursery("adapters.swarm.tests.kit")
     yield made
     made.close()
