@@ -7,15 +7,16 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from stepfast import inputs as check
 from stepfast.client import Client, OnError, dress
 from stepfast.clock import new_id
-from stepfast.core import Retention, as_statuses, check_name
+from stepfast.core import Retention
 from stepfast.deciding import OnWait
 from stepfast.errors import Suspended
 from stepfast.flow import Flow, do, drive_async
 from stepfast.intents import TERMINAL, Status
 from stepfast.opening import OnFailed, OpenedRun, RunOptions
-from stepfast.ops import Claim, Filter, NewIntent
+from stepfast.ops import Claim, NewIntent
 from stepfast.run import AsyncRun
 from stepfast.steps import OnDrift, Waiting
 
@@ -95,7 +96,7 @@ class AsyncStepfast(Client):
             deadline_at=deadline_at,
             ttl_seconds=ttl_seconds,
         )
-        return _Opening(self, new, self._options(on_wait, on_drift, on_failed, wait), on_error)
+        return _Opening(self, new, self._options(on_error, on_wait, on_drift, on_failed, wait), on_error)
 
     async def claim(
         self,
@@ -109,8 +110,9 @@ class AsyncStepfast(Client):
 
         Raises `Suspended` where the run must wait for a person before it can go on; it then waits, and is not lost.
         """
+        options = self._options(on_error, on_wait, on_drift, "raise", None)
         op = Claim(
-            to_agent=check_name("to_agent", to_agent),
+            to_agent=check.name("to_agent", to_agent),
             token=new_id(),
             owner=self._core.owner,
             lease_seconds=self._core.lease_seconds,
@@ -118,7 +120,6 @@ class AsyncStepfast(Client):
         taken = await self._drive(do(op))
         if not taken:
             return None
-        options = self._options(on_wait, on_drift, "raise", None)
         return self._wear(await self._drive(self._core.adopt(taken[0], options)), on_error)
 
     def worker(
@@ -137,7 +138,9 @@ class AsyncStepfast(Client):
         twice that, and so on, up to ``retry_max_seconds``; `GiveUp` fails it at once. When the worker is stopped,
         handlers have ``drain_seconds`` to end.
         """
-        from stepfast.worker import AsyncWorker
+        from stepfast.worker import AsyncWorker, check_worker
+
+        check_worker(address, concurrency, retry_seconds, retry_max_seconds, drain_seconds, on_drift)
 
         def make(function: Callable[[AsyncRun, Any], Any]) -> AsyncWorker:
             made = AsyncWorker(
@@ -181,15 +184,7 @@ class AsyncStepfast(Client):
         limit: int = 50,
     ) -> list[dict[str, Any]]:
         """Newest first; ``before`` is the last id of the page before."""
-        where = Filter(
-            statuses=as_statuses(status),
-            to_agent=to_agent,
-            intent_type=intent_type,
-            labels=dict(labels or {}),
-            before=before,
-            limit=limit,
-        )
-        return await self._drive(self._core.list_page(where))
+        return await self._drive(self._core.list_page(status, to_agent, intent_type, labels, before, limit))
 
     async def wait_for(self, intent_id: str, *, timeout: float | None = None) -> dict[str, Any]:  # noqa: ASYNC109
         """Wait for the one ending; TimeoutError if it does not come in time."""
@@ -221,8 +216,7 @@ class AsyncStepfast(Client):
         actor: str = "",
     ) -> dict[str, Any]:
         """End an intent from outside, as COMPLETED, FAILED or CANCELED."""
-        chosen = as_statuses(status)[0]
-        return await self._drive(self._core.finish(intent_id, chosen, result=result, reason=reason, actor=actor))
+        return await self._drive(self._core.finish(intent_id, status, result=result, reason=reason, actor=actor))
 
     async def cancel(self, intent_id: str, *, reason: str | None = None, actor: str = "") -> dict[str, Any]:
         """End an intent as CANCELED; its worker is fenced off at its next write."""

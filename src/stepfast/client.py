@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from stepfast import inputs as check
 from stepfast.clock import Clock, new_id
 from stepfast.codec import Codec
-from stepfast.core import Core, Retention, as_statuses, check_name
+from stepfast.core import Core, Retention, check_run_options
 from stepfast.deciding import Frame, OnWait, current_actor, current_frame
 from stepfast.errors import InvalidInput, Suspended
 from stepfast.flow import Flow, do, drive
 from stepfast.intents import TERMINAL, Status
 from stepfast.opening import OnFailed, OpenedRun, RunOptions, rewind_run
-from stepfast.ops import Claim, Filter, NewIntent
+from stepfast.ops import Claim, NewIntent
 from stepfast.owner import in_use
 from stepfast.run import Run
 from stepfast.steps import OnDrift, Waiting
@@ -43,9 +43,12 @@ class Client:
         checks: Mapping[str, Any] | None = None,
         retention: Retention | None = None,
         lease_seconds: float = 30.0,
+        code_version: str | None = None,
         clock: Clock | None = None,
         **store_options: Any,
     ) -> None:
+        if store is not None and not isinstance(store, Store):
+            raise InvalidInput(f"store: must be a Store, not {store!r}; a URL or path is the first argument.")
         opened = store or open_store(url, api_key=api_key, clock=clock, **store_options)
         try:
             self._core = Core(
@@ -55,6 +58,7 @@ class Client:
                 checks=checks,
                 retention=retention,
                 lease_seconds=lease_seconds,
+                code_version=code_version,
             )
         except BaseException:
             if store is None:
@@ -78,9 +82,14 @@ class Client:
         """How this client turns values into bytes and back."""
         return self._core.codec
 
-    def _options(self, on_wait: OnWait, on_drift: OnDrift, on_failed: OnFailed, wait: float | None) -> RunOptions:
+    def _options(
+        self, on_error: OnError, on_wait: OnWait, on_drift: OnDrift, on_failed: OnFailed, wait: float | None
+    ) -> RunOptions:
         check_on_wait(on_wait)
-        return RunOptions(on_wait, on_drift, on_failed, wait, self._core.lease_seconds)
+        check_run_options(on_error=on_error, on_wait=on_wait, on_drift=on_drift, on_failed=on_failed, wait=wait)
+        return RunOptions(
+            on_wait, on_drift, on_failed, wait, self._core.lease_seconds, code_version=self._core.code_version
+        )
 
     def _rewinding(self, run_id: str, step: str, include_once: bool, reason: str, also: Any) -> Flow[int]:
         check.name("run_id", run_id)
@@ -184,7 +193,7 @@ class Stepfast(Client):
             deadline_at=deadline_at,
             ttl_seconds=ttl_seconds,
         )
-        return self._enter(new, None, self._options(on_wait, on_drift, on_failed, wait), on_error)
+        return self._enter(new, None, self._options(on_error, on_wait, on_drift, on_failed, wait), on_error)
 
     def claim(
         self,
@@ -198,8 +207,9 @@ class Stepfast(Client):
 
         Raises `Suspended` where the run must wait for a person before it can go on; it then waits, and is not lost.
         """
+        options = self._options(on_error, on_wait, on_drift, "raise", None)
         op = Claim(
-            to_agent=check_name("to_agent", to_agent),
+            to_agent=check.name("to_agent", to_agent),
             token=new_id(),
             owner=self._core.owner,
             lease_seconds=self._core.lease_seconds,
@@ -207,7 +217,6 @@ class Stepfast(Client):
         taken = self._drive(do(op))
         if not taken:
             return None
-        options = self._options(on_wait, on_drift, "raise", None)
         return self._wear(self._drive(self._core.adopt(taken[0], options)), on_error)
 
     def worker(
@@ -226,7 +235,9 @@ class Stepfast(Client):
         twice that, and so on, up to ``retry_max_seconds``; `GiveUp` fails it at once. When the worker is stopped,
         handlers have ``drain_seconds`` to end.
         """
-        from stepfast.worker import Worker
+        from stepfast.worker import Worker, check_worker
+
+        check_worker(address, concurrency, retry_seconds, retry_max_seconds, drain_seconds, on_drift)
 
         def make(function: Callable[[Run, Any], Any]) -> Worker:
             made = Worker(
@@ -270,15 +281,7 @@ class Stepfast(Client):
         limit: int = 50,
     ) -> list[dict[str, Any]]:
         """Newest first; ``before`` is the last id of the page before."""
-        where = Filter(
-            statuses=as_statuses(status),
-            to_agent=to_agent,
-            intent_type=intent_type,
-            labels=dict(labels or {}),
-            before=before,
-            limit=limit,
-        )
-        return self._drive(self._core.list_page(where))
+        return self._drive(self._core.list_page(status, to_agent, intent_type, labels, before, limit))
 
     def wait_for(self, intent_id: str, *, timeout: float | None = None) -> dict[str, Any]:
         """Wait for the one ending; TimeoutError if it does not come in time."""
@@ -310,8 +313,7 @@ class Stepfast(Client):
         actor: str = "",
     ) -> dict[str, Any]:
         """End an intent from outside, as COMPLETED, FAILED or CANCELED."""
-        chosen = as_statuses(status)[0]
-        return self._drive(self._core.finish(intent_id, chosen, result=result, reason=reason, actor=actor))
+        return self._drive(self._core.finish(intent_id, status, result=result, reason=reason, actor=actor))
 
     def cancel(self, intent_id: str, *, reason: str | None = None, actor: str = "") -> dict[str, Any]:
         """End an intent as CANCELED; its worker is fenced off at its next write."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
-from stepfast.clock import from_micros, new_id, to_micros
+from stepfast import inputs as check
+from stepfast.clock import from_micros, new_id
 from stepfast.codec import Codec, KeyRing
 from stepfast.errors import Damaged, InvalidInput, NotFound, Suspended
 from stepfast.flow import Do, Flow, Until, do, drive
@@ -39,12 +40,16 @@ from stepfast.ops import (
 )
 from stepfast.owner import this_process
 from stepfast.recovery import Checks
-from stepfast.steps import Waiting
+from stepfast.steps import ON_DRIFT, Waiting
 from stepfast.stored_names import RUN_TYPE
 from stepfast.stores.base import Store
 
 RUN_ADDRESS = "run://local"
+CODE_VERSION = "code_version"
+"""The label that holds the version of the code that began a run."""
+
 _PLACES = {0: "current", 1: "previous"}
+_ENDINGS = (Status.COMPLETED, Status.FAILED, Status.CANCELED)
 
 
 class Retention(msgspec.Struct, frozen=True):
@@ -54,6 +59,40 @@ class Retention(msgspec.Struct, frozen=True):
     keep_latest: int | None = None
     labels: dict[str, str] = {}
     statuses: tuple[Status, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.older_than is not None and not isinstance(self.older_than, timedelta):
+            raise InvalidInput(f"older_than: must be a timedelta, not {self.older_than!r}.")
+        check.whole("keep_latest", self.keep_latest, optional=True)
+        check.labels(self.labels)
+        check.statuses(self.statuses, "statuses")
+
+
+def check_run_options(
+    *,
+    total_steps: int | None = None,
+    labels: Mapping[str, str] | None = None,
+    payload: Any = None,
+    max_delivery_attempts: int | None = None,
+    deadline_at: datetime | None = None,
+    ttl_seconds: float | None = None,
+    on_error: str = "hand_back",
+    on_wait: str = "block",
+    on_drift: str = "raise",
+    on_failed: str = "raise",
+    wait: float | None = None,
+) -> None:
+    """Raise `InvalidInput` for the first option of ``sf.run`` that is wrong."""
+    check.whole("total_steps", total_steps, least=1, optional=True)
+    check.labels(labels)
+    check.whole("max_delivery_attempts", max_delivery_attempts, least=1, optional=True)
+    check.moment("deadline_at", deadline_at)
+    check.seconds("ttl_seconds", ttl_seconds, positive=True)
+    check.choice("on_error", on_error, ("hand_back", "fail"))
+    check.choice("on_wait", on_wait, ("block", "suspend"))
+    check.choice("on_drift", on_drift, ON_DRIFT)
+    check.choice("on_failed", on_failed, ("raise", "revive"))
+    check.seconds("wait", wait)
 
 
 class Core:
@@ -68,9 +107,18 @@ class Core:
         checks: Mapping[str, Any] | None,
         retention: Retention | None,
         lease_seconds: float,
+        code_version: str | None = None,
     ) -> None:
-        if lease_seconds < 1:
-            raise InvalidInput(f"lease_seconds: must be at least 1, not {lease_seconds}.")
+        check.seconds("lease_seconds", lease_seconds, least=1, optional=False)
+        if retention is not None and not isinstance(retention, Retention):
+            raise InvalidInput(f"retention: must be a Retention, not {retention!r}.")
+        if codec is not None and not isinstance(codec, Codec):
+            raise InvalidInput(f"codec: must be a Codec, not {codec!r}.")
+        for name, function in check.mapping("checks", checks).items():
+            check.function(f"checks[{name!r}]", function)
+        self.code_version = check.name(
+            "code_version", code_version or os.environ.get("STEPFAST_CODE_VERSION") or None, optional=True
+        )
         self.store = store
         self.codec = codec or Codec(keyring=KeyRing.from_env())
         self.tenant = tenant
@@ -106,9 +154,18 @@ class Core:
         deadline_at: datetime | None,
         ttl_seconds: float | None,
     ) -> NewIntent:
-        check_name("run_id", run_id)
-        if total_steps is not None and total_steps < 1:
-            raise InvalidInput(f"total_steps: must be at least 1, not {total_steps}.")
+        check.name("run_id", run_id)
+        check_run_options(
+            total_steps=total_steps,
+            labels=labels,
+            max_delivery_attempts=max_delivery_attempts,
+            deadline_at=deadline_at,
+            ttl_seconds=ttl_seconds,
+        )
+        named = dict(labels or {})
+        if self.code_version is not None:
+            named = {CODE_VERSION: self.code_version, **named}
+        ends = check.moment("deadline_at", deadline_at)
         packed = None if payload is None else self.codec.encode(payload, bind=b"payload")
         return NewIntent(
             intent_id=new_id(),
@@ -117,10 +174,10 @@ class Core:
             run_id=run_id,
             payload=packed,
             body_hash=None if payload is None else self.codec.fingerprint((payload,), {})[0],
-            labels=check_labels(labels),
+            labels=named,
             total_steps=total_steps,
             max_delivery_attempts=max_delivery_attempts,
-            deadline_at=None if deadline_at is None else to_micros(deadline_at),
+            deadline_at=ends,
             ttl_seconds=ttl_seconds,
         )
 
@@ -156,11 +213,18 @@ class Core:
             "not_before",
             "total_steps",
         }
+        if not isinstance(intent, Mapping):
+            raise InvalidInput(f"intent: must be a dictionary with intent_type and to_agent, not {intent!r}.")
         unknown = set(intent) - known
         if unknown:
             raise InvalidInput(f"{', '.join(sorted(unknown))}: not known here. Known: {', '.join(sorted(known))}.")
         for field in ("intent_type", "to_agent"):
-            check_name(field, intent.get(field))
+            check.name(field, intent.get(field))
+        for field in ("from_agent", "correlation_id"):
+            check.name(field, intent.get(field), optional=True)
+        for field in ("max_delivery_attempts", "total_steps"):
+            check.whole(field, intent.get(field), least=1, optional=True)
+        check.seconds("ttl_seconds", intent.get("ttl_seconds"), positive=True)
         payload = intent.get("payload")
         hashed = {k: v for k, v in intent.items() if k != "correlation_id"}
         new = NewIntent(
@@ -170,12 +234,12 @@ class Core:
             from_agent=intent.get("from_agent"),
             correlation_id=intent.get("correlation_id"),
             payload=None if payload is None else self.codec.encode(payload, bind=b"payload"),
-            labels=check_labels(intent.get("labels")),
-            idempotency_key=None if idempotency_key is None else check_name("idempotency_key", idempotency_key),
+            labels=check.labels(intent.get("labels")),
+            idempotency_key=check.name("idempotency_key", idempotency_key, optional=True),
             body_hash=None if idempotency_key is None else self.codec.fingerprint((hashed,), {})[0],
-            deadline_at=as_micros("deadline_at", intent.get("deadline_at")),
+            deadline_at=check.moment("deadline_at", intent.get("deadline_at")),
             ttl_seconds=intent.get("ttl_seconds"),
-            not_before=as_micros("not_before", intent.get("not_before")),
+            not_before=check.moment("not_before", intent.get("not_before")),
             max_delivery_attempts=intent.get("max_delivery_attempts"),
             total_steps=intent.get("total_steps"),
         )
@@ -187,11 +251,22 @@ class Core:
         intent = yield from settle_time(intent, self.store.clock.now_us())
         return self.show(intent)
 
-    def list_page(self, where: Filter) -> Flow[list[dict[str, Any]]]:
+    def list_page(
+        self, status: Any, to_agent: Any, intent_type: Any, labels: Any, before: Any, limit: Any
+    ) -> Flow[list[dict[str, Any]]]:
+        where = Filter(
+            statuses=check.statuses(status),
+            to_agent=check.text("to_agent", to_agent),
+            intent_type=check.text("intent_type", intent_type),
+            labels=check.labels(labels),
+            before=check.text("before", before),
+            limit=check.whole("limit", limit, least=1),
+        )
         found = yield from do(ListIntents(where=where))
         return [self.show(intent) for intent in found]
 
     def wait_for(self, name: str, timeout: float | None) -> Flow[dict[str, Any]]:
+        check.seconds("timeout", timeout)
         intent = yield from find(name)
         look = GetIntent(intent_id=intent.intent_id)
         while True:
@@ -214,6 +289,7 @@ class Core:
 
     def next_events(self, name: str, since: int) -> Flow[list[Event]]:
         """What came after ``since``, waiting for the first; empty once the history is complete."""
+        check.whole("since", since)
         intent = yield from find(name)
         look: list[Op[Any]] = [
             ReadEvents(intent_id=intent.intent_id, since=since),
@@ -226,11 +302,15 @@ class Core:
         return events
 
     def events(self, name: str, since: int) -> Flow[list[dict[str, Any]]]:
+        check.whole("since", since)
         intent = yield from find(name)
         events = yield from do(ReadEvents(intent_id=intent.intent_id, since=since, limit=100_000))
         return [self.show_event(event, intent) for event in events]
 
-    def finish(self, name: str, status: Status, *, result: Any, reason: str | None, actor: str) -> Flow[dict[str, Any]]:
+    def finish(self, name: str, ending: Any, *, result: Any, reason: str | None, actor: str) -> Flow[dict[str, Any]]:
+        status = Status(check.choice("status", str(ending), _ENDINGS))
+        check.text("reason", reason)
+        check.text("actor", actor, optional=False)
         intent = yield from find(name)
         bind = f"{self.tenant}|{intent.journal_id}|result|0".encode()
         packed = self.codec.encode(result, bind=bind) if status is Status.COMPLETED else None
@@ -238,16 +318,19 @@ class Core:
         return self.show((yield from do(op)))
 
     def revive(self, name: str, actor: str) -> Flow[dict[str, Any]]:
+        check.text("actor", actor, optional=False)
         intent = yield from find(name)
         return self.show((yield from revive(intent, actor)).intent)
 
     def set_attempts(self, intent_type: str, count: int) -> Flow[None]:
-        check_name("intent_type", intent_type)
+        check.name("intent_type", intent_type)
+        check.whole("count", count, least=1)
         yield from do(SetTypePolicy(intent_type=intent_type, max_delivery_attempts=count))
 
     # --- decisions -------------------------------------------------------------------------------
 
     def decisions(self, name: str | None, pending: bool) -> Flow[list[dict[str, Any]]]:
+        check.flag("pending", pending)
         journal_id = None if name is None else (yield from find(name)).journal_id
         yield from do(Sweep())
         found = yield from do(ListDecisions(journal_id=journal_id, pending=pending, limit=10_000))
@@ -264,6 +347,10 @@ class Core:
     def answer(
         self, name: str, outcome: str, key: str | None, value: Any, comment: str | None, actor: str
     ) -> Flow[dict[str, Any]]:
+        check.name("outcome", outcome)
+        check.text("key", key, empty=False)
+        check.text("comment", comment)
+        check.text("actor", actor, optional=False)
         intent = yield from find(name)
         if key is None:
             open_ones = yield from do(ListDecisions(journal_id=intent.journal_id, pending=True))
@@ -361,6 +448,8 @@ class Core:
 
     def prune(self, policy: Retention, batch: int = 100) -> Flow[int]:
         """In small batches, each a transaction of its own, so that writers get in between."""
+        if not isinstance(policy, Retention):
+            raise InvalidInput(f"policy: must be a Retention, not {policy!r}.")
         before = None
         if policy.older_than is not None:
             before = self.store.clock.now_us() - int(policy.older_than.total_seconds() * 1_000_000)
@@ -455,45 +544,3 @@ class Core:
 def iso(micros: int | None) -> str | None:
     moment = from_micros(micros)
     return None if moment is None else moment.isoformat().replace("+00:00", "Z")
-
-
-def check_name(field: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise InvalidInput(f"{field}: must be a text that is not empty, not {value!r}.")
-    if len(value) > 512:
-        raise InvalidInput(f"{field}: has {len(value)} characters; 512 is the most.")
-    if "\0" in value or any("\ud800" <= c <= "\udfff" for c in value):
-        raise InvalidInput(f"{field}: must not hold NUL characters or lone surrogates.")
-    return value
-
-
-def check_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
-    checked = dict(labels or {})
-    if len(checked) > 64:
-        raise InvalidInput(f"labels: {len(checked)} given; 64 is the most.")
-    for name, value in checked.items():
-        check_name("labels", name)
-        check_name(f"labels[{name!r}]", value)
-    return checked
-
-
-def as_micros(field: str, value: Any) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, datetime):
-        return to_micros(value)
-    if isinstance(value, str):
-        try:
-            return to_micros(datetime.fromisoformat(value))
-        except ValueError:
-            pass
-    raise InvalidInput(f"{field}: must be a datetime or an RFC 3339 text such as 2026-01-31T12:00:00Z, not {value!r}.")
-
-
-def as_statuses(status: str | Status | Iterable[str | Status] | None) -> list[Status]:
-    given = [status] if isinstance(status, str) else list(status or ())
-    try:
-        return [Status(s) for s in given]
-    except ValueError:
-        names = ", ".join(s.value for s in Status)
-        raise InvalidInput(f"status: {status!r} is not one of {names}.") from None

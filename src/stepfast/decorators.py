@@ -8,11 +8,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal, TypeVar, overload
 
+from stepfast import inputs as check
 from stepfast.async_client import AsyncStepfast
 from stepfast.client import Stepfast
 from stepfast.codec import Codec
+from stepfast.core import check_run_options
 from stepfast.errors import InvalidInput, NotFound, Suspended
-from stepfast.inputs import choice
 from stepfast.run import AsyncRun, current_run
 from stepfast.steps import name_of, step_options
 
@@ -47,6 +48,7 @@ def _wrap(function: Any, method: str, options: dict[str, Any]) -> Any:
         return functools.partial(_wrap, method=method, options=options)
     if not callable(function):
         raise InvalidInput(f"@{method} takes a function, not {function!r}.")
+    check.known(options, step_options)
     checked = step_options(**options)
     checked.for_once() if method == "once" else checked.for_step()
     awaits = inspect.iscoroutinefunction(function)
@@ -102,11 +104,17 @@ def durable(
     ``on_wait`` says what a call does while its run waits for a person: *block* waits in this process, *suspend* raises
     `Suspended`, and *return* returns a `Waiting` with the open questions, each time the function is called.
     """
-    choice("on_wait", on_wait, ("block", "suspend", "return"))
+    if run_id is not None and not callable(run_id):
+        check.name("run_id", run_id)
+    if client is not None and not isinstance(client, Stepfast | AsyncStepfast):
+        raise InvalidInput(f"client: must be a Stepfast or an AsyncStepfast, not {client!r}.")
+    check.choice("on_wait", on_wait, ("block", "suspend", "return"))
+    check.known(options, check_run_options)
+    check_run_options(**options)
     if function is None:
         return functools.partial(durable, run_id=run_id, client=client, on_wait=on_wait, **options)
     options["on_wait"] = "block" if on_wait == "block" else "suspend"
-    signature = inspect.signature(function)
+    signature = inspect.signature(check.function("function", function))
 
     def name_run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         bound = signature.bind(*args, **kwargs)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from inspect import signature
 from math import isfinite
 from typing import Any
 
@@ -84,6 +85,22 @@ def function(field: str, given: Any, *, optional: bool = False) -> Any:
     if not callable(given):
         raise InvalidInput(f"{field}: must be a function, not {given!r}.")
     return given
+
+
+def mapping(field: str, given: Any) -> Mapping[str, Any]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise InvalidInput(f"{field}: must map names to values, not {given!r}.")
+    return given
+
+
+def known(options: Mapping[str, Any], taker: Callable[..., Any]) -> None:
+    """Raise for an option that ``taker`` does not have, naming those that it has."""
+    names = [p.name for p in signature(taker).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for option in options:
+        if option not in names:
+            raise InvalidInput(f"{option}: not an option here. Known: {', '.join(names)}.")
 
 
 def exceptions(field: str, given: Any, *, flags: bool = False) -> tuple[type[Exception], ...]:

@@ -80,6 +80,7 @@ class Ledger(Deciding):
         self.generations: dict[str, int] = {}
         self.made = 0  # calls, in all attempts
         self.earlier = RecordedOrder(())
+        self.code_version: str | None = None  # of the code that resumes
         self.changed_course = False  # a call that left no record was made again, so what follows it may differ
         for step in journal:
             self.remember(step)

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from stepfast import inputs as check
 from stepfast import telemetry
 from stepfast._failpoints import failpoint
 from stepfast.clock import new_id
@@ -70,6 +71,7 @@ class RunOptions(NamedTuple):
     wait: float | None = None
     lease_seconds: float = 30.0
     hand_back: bool = True
+    code_version: str | None = None
 
 
 class OpenedRun(NamedTuple):
@@ -177,7 +179,7 @@ def _begin(session: Session, options: RunOptions, checks: Checks, known: Sequenc
     if session.replaying or session.waits is not None:
         state, _, _, _ = yield from _newest_whole(session, checkpoints)
         return OpenedRun(session, state, None)
-    return (yield from _resume(session, checkpoints, checks))
+    return (yield from _resume(session, checkpoints, checks, options.code_version))
 
 
 def _take_or_see(
@@ -248,7 +250,9 @@ def _take_back(intent: Intent, op: OpenIntent) -> Flow[Opened]:
     return opened  # type: ignore[no-any-return]
 
 
-def _resume(session: Session, checkpoints: list[Checkpoint], checks: Checks) -> Flow[OpenedRun]:
+def _resume(
+    session: Session, checkpoints: list[Checkpoint], checks: Checks, code_version: str | None
+) -> Flow[OpenedRun]:
     """The three looks, in their order, and what follows from them."""
     state, meta, version, findings = yield from _newest_whole(session, checkpoints)
     findings += yield from _missing(session, checkpoints)
@@ -265,7 +269,10 @@ def _resume(session: Session, checkpoints: list[Checkpoint], checks: Checks) -> 
             Finding("one_shot", step.key, f"started in attempt {step.attempt} and never confirmed", outcome)
         )
     verdict = judge(findings, version)
-    yield from session.note("intent.resume_checked", verdict.as_dict())
+    told = verdict.as_dict()
+    if code_version is not None:
+        told["code_version"] = session.code_version = code_version
+    yield from session.note("intent.resume_checked", told)
     failpoint("resume.judged")
     if verdict.outcome == "fail":
         refusal = refuse(verdict.as_dict(), session.intent.run_id or session.intent.intent_id)
@@ -382,6 +389,7 @@ def revive(intent: Intent, actor: str) -> Flow[Created]:
 
 def find(name: str) -> Flow[Intent]:
     """An intent by its run id or its own id; what is due by time is settled first."""
+    check.name("intent_id", name)
     try:
         intent = yield from do(GetIntent(run_id=name))
     except NotFound:

@@ -38,6 +38,7 @@ class Place:
     def recorded(self, key: str) -> StepStatus | None:
         """How the step with this explicit key stands in the journal; None if there is no record of it."""
         session = self._session
+        check.text("key", key, optional=False)
         step = session.journal.get(session.keys_of(self._here()[0]).explicit(key))
         return None if step is None else step.status
 
@@ -125,7 +126,7 @@ class Place:
         The call takes its place in the run now; ``drive`` makes it. Options are those of ``options()``.
         """
         chosen = step_options(**options)
-        if once:
+        if check.flag("once", once):
             call = self._plan_once(function, args, dict(kwargs), chosen.for_once())
         else:
             call = self._plan_step(function, args, dict(kwargs), chosen.for_step())
@@ -198,6 +199,12 @@ class Place:
         check.text("key", key)
         check.name("pin", pin, optional=True)
         check.whole("keep", keep, least=1)
+        resources, pending = list(resources), list(pending)
+        for resource in resources:
+            if not isinstance(resource, Resource):
+                raise InvalidInput(f"resources: must be File or Check objects or names, not {resource!r}.")
+        for name in pending:
+            check.text("pending", name, optional=False)
         if pin in ("current", "previous"):
             raise InvalidInput(f"pin: {pin!r} is kept by itself; choose another name, such as 'recovery'.")
         # A run that starts over meets its checkpoints again and takes them as read. One that goes on from
@@ -213,7 +220,15 @@ class Place:
         meta = {"resources": stock, "pending": list(pending), "total": session.intent.total_steps}
         return session.put_checkpoint(call, state, meta, pin, keep)
 
+    def _rewind(self, reason: str, after: str | None, include_once: bool) -> Flow[int]:
+        check.text("reason", reason, optional=False)
+        check.text("after", after)
+        check.flag("include_once", include_once)
+        return self._session.rewind(self._path, reason, after=after, include_once=include_once)
+
     def _child(self, name: str, shared: bool) -> str:
+        check.text("name", name, optional=False)
+        check.flag("shared", shared)
         scope, in_order = self._here()
         if shared:
             return self._session.keys_of(scope).explicit(f"scope:{name}")

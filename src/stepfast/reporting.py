@@ -7,6 +7,7 @@ import threading
 import time
 from typing import Any
 
+from stepfast import inputs as check
 from stepfast.clock import new_id
 from stepfast.codec import Codec
 from stepfast.errors import AlreadyFinished, Fenced, NotFound, RunFailed, StoreError
@@ -39,6 +40,9 @@ class Reporting(Vault):
 
         With nothing to tell (``doing`` is empty) only the proof is left.
         """
+        check.text("doing", doing, optional=False)
+        check.whole("step", step, optional=True)
+        check.seconds("every", every, optional=False)
         if self.waits is not None:
             return
         lease = self.hold()

@@ -207,8 +207,7 @@ class Scope(Place):
 
     def rewind(self, reason: str = "rewound", *, after: str | None = None, include_once: bool = False) -> int:
         """Set this scope's recorded steps aside (those after the step ``after``), so that they run again."""
-        flow = self._session.rewind(self._path, reason, after=after, include_once=include_once)
-        return self.drive(flow)
+        return self.drive(self._rewind(reason, after, include_once))
 
     def __enter__(self) -> Self:
         return self
@@ -436,8 +435,7 @@ class AsyncScope(Place):
         self, reason: str = "rewound", *, after: str | None = None, include_once: bool = False
     ) -> Coroutine[Any, Any, int]:
         """Set this scope's recorded steps aside (those after the step ``after``), so that they run again."""
-        flow = self._session.rewind(self._path, reason, after=after, include_once=include_once)
-        return self.drive(flow)
+        return self.drive(self._rewind(reason, after, include_once))
 
     async def __aenter__(self) -> Self:
         return self

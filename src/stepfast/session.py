@@ -97,9 +97,12 @@ class Session(Ledger):
         comes = "called now, recorded later" if known else "called, not recorded"
         first = skipped[0]
         method = "once" if first.kind.startswith("once") else "step"
+        begun = self.intent.labels.get("code_version")
+        versions = f" (code version {begun}; this is {self.code_version})" if begun and self.code_version else ""
         around = f" The call {inside} that they were made in has not been made again." if inside else ""
         return Diverged(
-            f"run {self.name} was begun by other code: its journal and its calls no longer match.{missing}{more}\n"
+            f"run {self.name} was begun by other code{versions}: its journal and its calls no longer match."
+            f"{missing}{more}\n"
             f"  {comes}: {call.key} {call.preview.decode('utf-8', 'replace')}\n"
             f"Nothing was called.{around} If {first.name} was renamed, write run.options(renamed_from={first.name!r})."
             f"{method}(…). To change code under living runs, keep the old way behind `if run.patched('a-name'): … "

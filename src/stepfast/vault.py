@@ -9,7 +9,7 @@ import msgspec
 
 from stepfast.clock import new_id
 from stepfast.codec import Codec
-from stepfast.errors import Damaged, NotFound, RunFinished, StepfastError, Suspension
+from stepfast.errors import Damaged, InvalidInput, NotFound, RunFinished, StepfastError, Suspension
 from stepfast.flow import Do, Flow, do
 from stepfast.intents import Intent
 from stepfast.journal import Step, seal_parts
@@ -127,8 +127,10 @@ class Vault:
         state = yield from self.unpack(row.state, row.blob_id, bind)
         return state, self.codec.decode(row.meta, bind=bind)
 
-    def restore(self, which: int | str) -> Flow[Any]:
+    def restore(self, which: Any) -> Flow[Any]:
         """The state of one checkpoint: by version, by pin, or *current* or *previous*."""
+        if not isinstance(which, int | str) or isinstance(which, bool):
+            raise InvalidInput(f"which: must be 'current', 'previous', a pin or a version, not {which!r}.")
         places = {"current": 0, "previous": 1}
         if isinstance(which, int):
             found = yield from do(ReadCheckpoints(journal_id=self.journal_id, version=which))

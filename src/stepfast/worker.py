@@ -19,8 +19,9 @@ from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from stepfast import inputs as check
 from stepfast.addresses import last_name
-from stepfast.core import Core, check_name
+from stepfast.core import Core
 from stepfast.errors import InvalidInput, StepfastError, StoreError
 from stepfast.flow import Flow, do, drive, drive_async
 from stepfast.foraging import Forager
@@ -28,7 +29,7 @@ from stepfast.handling import OUTAGE, Handling, Job, Wear, lease_of
 from stepfast.intents import Intent
 from stepfast.opening import RunOptions
 from stepfast.ops import Lease, ReleaseIntent
-from stepfast.steps import OnDrift, Retry
+from stepfast.steps import ON_DRIFT, OnDrift, Retry
 from stepfast.stores.base import AsyncStore, Watch
 
 if TYPE_CHECKING:  # importing it costs as much as all of Stepfast, and plain workers do without
@@ -43,6 +44,23 @@ _GIVE_BACK_SECONDS = 5.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # The system may give a signal to any thread, which does not wake the main one; and only there Python handles it.
 _SIGNAL_SECONDS = 0.1
+
+
+def check_worker(
+    address: str,
+    concurrency: int,
+    retry_seconds: float,
+    retry_max_seconds: float,
+    drain_seconds: float,
+    on_drift: OnDrift,
+) -> None:
+    """Raise `InvalidInput` for the first option of a worker that is wrong."""
+    check.name("address", address)
+    check.whole("concurrency", concurrency, least=1)
+    check.seconds("retry_seconds", retry_seconds, optional=False)
+    check.seconds("retry_max_seconds", retry_max_seconds, optional=False)
+    check.seconds("drain_seconds", drain_seconds, optional=False)
+    check.choice("on_drift", on_drift, ON_DRIFT)
 
 
 class WorkerBase(Handling):
@@ -63,13 +81,12 @@ class WorkerBase(Handling):
     ) -> None:
         if not callable(function):
             raise InvalidInput(f"@sf.worker takes a function of a run and its payload, not {function!r}.")
-        if concurrency < 1:
-            raise InvalidInput(f"concurrency: must be at least 1, not {concurrency}.")
-        if retry_seconds < 0 or retry_max_seconds < 0 or drain_seconds < 0:
-            raise InvalidInput("retry_seconds, retry_max_seconds, drain_seconds: must not be less than 0.")
+        check_worker(address, concurrency, retry_seconds, retry_max_seconds, drain_seconds, on_drift)
         retry = Retry(delay=retry_seconds, max_delay=retry_max_seconds, jitter=0.25)
-        options = RunOptions("suspend", on_drift, lease_seconds=core.lease_seconds, hand_back=False)
-        super().__init__(core, wear, check_name("address", address), function, retry, options)
+        options = RunOptions(
+            "suspend", on_drift, lease_seconds=core.lease_seconds, hand_back=False, code_version=core.code_version
+        )
+        super().__init__(core, wear, address, function, retry, options)
         self.concurrency = concurrency
         self.drain_seconds = drain_seconds
         self._topic = f"agent:{last_name(address)}"

@@ -359,9 +359,9 @@ async def test_a_wrong_option_is_refused_before_anything_happens(
 async def test_an_option_of_the_other_kind_of_step_is_refused(way: Way, calls: Calls) -> None:
     sf = way.open()
     async with sf.run("r") as run:
-        with pytest.raises(InvalidInput, match="^retry: is an option of run.step"):
+        with pytest.raises(InvalidInput, match=r"^retry: is an option of run\.step"):
             await run.options(retry=3).once(calls.a)
-        with pytest.raises(InvalidInput, match="^on_in_doubt: is an option of run.once"):
+        with pytest.raises(InvalidInput, match=r"^on_in_doubt: is an option of run\.once"):
             await run.options(on_in_doubt="retry").step(calls.a)
     assert calls.names == []
 

@@ -317,7 +317,8 @@ def prune(
     """Delete intents that have ended, with their journals. Needs --older-than or --keep-latest."""
     from stepfast.cli import out
     from stepfast.cli.reach import open_client
-    from stepfast.core import Retention, as_statuses
+    from stepfast.core import Retention
+    from stepfast.inputs import statuses
 
     if older_than is None and keep_latest is None:
         raise Usage("say what may go: --older-than 30d, --keep-latest 1000, or both.")
@@ -326,7 +327,7 @@ def prune(
         older_than=None if older_than is None else inputs.span("--older-than", older_than),
         keep_latest=keep_latest,
         labels=inputs.pairs("--label", [] if label is None else [label]),
-        statuses=tuple(as_statuses(chosen)),
+        statuses=tuple(statuses(chosen)),
     )
     with open_client(at) as sf:
         if dry_run or not yes:

@@ -12,8 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from stepfast import inputs as check
 from stepfast.clock import new_id
-from stepfast.core import as_micros, iso
+from stepfast.core import iso
 from stepfast.errors import Conflict, InvalidInput, NotFound, StoreError
 from stepfast.intents import TERMINAL, Intent, Status
 from stepfast.ops import (
@@ -194,7 +195,7 @@ def _new_intent(
 
 def _moment(field: str, text: str | None) -> int | None:
     try:
-        moment = as_micros(field, text)
+        moment = check.moment(field, text)
     except OverflowError:
         moment = -1
     if moment is not None and not _EARLIEST <= moment <= _LATEST:

@@ -10,9 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from stepfast import inputs as check
 from stepfast.addresses import last_name, same_agent
 from stepfast.clock import new_id
-from stepfast.core import as_micros, iso
+from stepfast.core import iso
 from stepfast.errors import Conflict, InvalidInput
 from stepfast.intents import Intent
 from stepfast.ops import CreateIntent, GetIntent, GetRecord, NewIntent, Op, PutRecord
@@ -94,7 +95,7 @@ async def apply(request: Request) -> Response:
 def _parent(platform: Platform, caller: Caller, plan: Plan) -> NewIntent:
     now = platform.part(StoreTime).now()
     try:
-        deadline = as_micros("intent.deadline_at", plan.deadline_at)
+        deadline = check.moment("intent.deadline_at", plan.deadline_at)
     except OverflowError:
         deadline = -1
     if deadline is not None and not 0 <= deadline <= _LATEST:

@@ -15,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
+from stepfast import inputs as check
 from stepfast.clock import Clock
-from stepfast.errors import InvalidInput, StepfastError, StoreUnavailable
+from stepfast.errors import StepfastError, StoreUnavailable
 from stepfast.ops import Op
 from stepfast.stores.base import LOCAL_TENANT, Store, Watch, only_reads
 from stepfast.stores.group import Done, GroupCommitter, Request
@@ -54,10 +55,13 @@ class PostgresStore(Store):
         listen_url: str | None = None,
         prepare: bool | None = None,
     ) -> None:
-        if pool_size < 1:
-            raise InvalidInput(f"pool_size: must be at least 1, not {pool_size}.")
-        if commit_timeout <= 0 or connect_timeout <= 0:
-            raise InvalidInput("commit_timeout, connect_timeout: must be more than 0.")
+        check.whole("pool_size", pool_size, least=1)
+        check.seconds("commit_timeout", commit_timeout, positive=True, optional=False)
+        check.seconds("connect_timeout", connect_timeout, positive=True, optional=False)
+        check.text("schema", schema, empty=False)
+        check.text("listen_url", listen_url, empty=False)
+        if prepare is not None:
+            check.flag("prepare", prepare)
         address = read_url(url, schema=schema, prepare=prepare, connect_timeout=connect_timeout)
         listening = read_url(listen_url or url, schema=schema, prepare=prepare, connect_timeout=connect_timeout)
         super().__init__(address.shown, clock)

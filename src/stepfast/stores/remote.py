@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from stepfast import inputs as check
 from stepfast import wire
 from stepfast.clock import Clock, new_id
 from stepfast.errors import (
@@ -69,8 +70,11 @@ class RemoteStore(Store):
         connect_timeout: float = 10.0,
         verify: ssl.SSLContext | None = None,
     ) -> None:
-        if timeout <= 0 or connect_timeout <= 0:
-            raise InvalidInput("timeout, connect_timeout: must be more than 0.")
+        check.seconds("timeout", timeout, positive=True, optional=False)
+        check.seconds("connect_timeout", connect_timeout, positive=True, optional=False)
+        check.text("api_key", api_key, empty=False)
+        if verify is not None and not isinstance(verify, ssl.SSLContext):
+            raise InvalidInput(f"verify: must be an ssl.SSLContext, not {verify!r}.")
         self._endpoint = Endpoint(url, api_key=api_key, verify=verify, connect_timeout=connect_timeout)
         super().__init__(self._endpoint.shown, clock)
         self._timeout = timeout

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from stepfast import inputs as check
 from stepfast._failpoints import declare, failpoint
 from stepfast.clock import Clock
 from stepfast.errors import (
@@ -60,8 +61,7 @@ class SqliteStore(Store):
             raise StoreUnavailable(
                 f"SQLite {sqlite3.sqlite_version} is too old: 3.35 or newer is needed. Use a newer Python build."
             )
-        if durability not in ("power", "process"):
-            raise StoreError(f"durability: must be 'power' or 'process', not {durability!r}.")
+        check.choice("durability", durability, ("power", "process"))
         self.in_memory = os.fspath(path) == ":memory:"
         self.path = None if self.in_memory else Path(path).absolute()
         super().__init__("sqlite:///:memory:" if self.path is None else f"sqlite:///{self.path}", clock)
