@@ -198,13 +198,18 @@ def refuse(call: Callable[..., Any], name: str, parameter: str) -> None:
     given = {**RIGHT.get(name, {}), parameter: wrong(name, parameter)}
     method = inspect.signature(call)
     positional = [p for p, about in method.parameters.items() if about.kind is about.POSITIONAL_ONLY and p in given]
+    args = [given.pop(p) for p in positional]
     with pytest.raises(InvalidInput, match=rf"^{parameter}\b") as caught:
-        told = call(*[given.pop(p) for p in positional], **given)
-        if inspect.isgenerator(told) or isinstance(told, Iterator):
-            next(told)
-        elif isinstance(told, types.CoroutineType):
-            asyncio.run(told)
+        _finish(call(*args, **given))
     assert len(str(caught.value)) > len(parameter) + 10  # it says what is allowed
+
+
+def _finish(told: Any) -> None:
+    """Take the first step of what is lazy."""
+    if isinstance(told, Iterator):
+        next(told)
+    elif isinstance(told, types.CoroutineType):
+        asyncio.run(told)
 
 
 @pytest.fixture(scope="module")
