@@ -174,7 +174,8 @@ def _begin(session: Session, options: RunOptions, checks: Checks, known: Sequenc
     )
     for step in journal:
         session.remember(step)
-    session.earlier = RecordedOrder(journal)
+    if not session.replaying:  # a finished run takes no new work, in whatever order it is read
+        session.earlier = RecordedOrder(journal)
     session.last_version = max((c.version for c in checkpoints), default=0)
     if session.replaying or session.waits is not None:
         state, _, _, _ = yield from _newest_whole(session, checkpoints)
