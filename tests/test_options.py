@@ -97,6 +97,7 @@ WRONG: dict[str, Any] = {
     "status": "GONE",
     "statuses": ("GONE",),
     "step": -1,
+    "suspended": "r",
     "store": "sqlite:///file.db",
     "timeout": "long",
     "to_agent": "",

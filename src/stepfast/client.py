@@ -85,7 +85,6 @@ class Client:
     def _options(
         self, on_error: OnError, on_wait: OnWait, on_drift: OnDrift, on_failed: OnFailed, wait: float | None
     ) -> RunOptions:
-        check_on_wait(on_wait)
         check_run_options(on_error=on_error, on_wait=on_wait, on_drift=on_drift, on_failed=on_failed, wait=wait)
         return RunOptions(
             on_wait, on_drift, on_failed, wait, self._core.lease_seconds, code_version=self._core.code_version
@@ -110,15 +109,6 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
-
-
-def check_on_wait(on_wait: str) -> None:
-    if on_wait == "return":
-        raise InvalidInput(
-            "on_wait: 'return' is for calls that return something (@durable functions, the adapters). A with statement "
-            "cannot return the open questions: pass 'suspend' and catch stepfast.Suspended, which has them."
-        )
-    check.choice("on_wait", on_wait, ("block", "suspend", "view"))
 
 
 def dress(run: Any, opened: OpenedRun, core: Core, on_error: OnError) -> Any:

@@ -89,7 +89,12 @@ def check_run_options(
     check.moment("deadline_at", deadline_at)
     check.seconds("ttl_seconds", ttl_seconds, positive=True)
     check.choice("on_error", on_error, ("hand_back", "fail"))
-    check.choice("on_wait", on_wait, ("block", "suspend"))
+    if on_wait == "return":
+        raise InvalidInput(
+            "on_wait: 'return' is for calls that return something (@durable functions, the adapters). A with statement "
+            "cannot return the open questions: pass 'suspend' and catch stepfast.Suspended, which has them."
+        )
+    check.choice("on_wait", on_wait, ("block", "suspend", "view"))
     check.choice("on_drift", on_drift, ON_DRIFT)
     check.choice("on_failed", on_failed, ("raise", "revive"))
     check.seconds("wait", wait)
@@ -340,7 +345,9 @@ class Core:
             shown.append(self.show_decision(decision, intent))
         return shown
 
-    def waiting(self, why: Suspended) -> Flow[Waiting]:
+    def waiting(self, why: Any) -> Flow[Waiting]:
+        if not isinstance(why, Suspended):
+            raise InvalidInput(f"suspended: must be the Suspended that a run raised, not {why!r}.")
         known = yield from self.decisions(why.intent_id, pending=False)
         return Waiting(why.run_id, why.intent_id, [d for d in known if d["key"] in why.decisions])
 
