@@ -1,74 +1,61 @@
-"""The agent of `crash.py` survives being killed anywhere, on every kind of store."""
+"""The scenes of `crash_scenes` survive being killed anywhere, on every kind of store."""
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests import postgres_server
-from tests.server.live import Live, settings_for
+from adapters.langgraph.tests import crash_scenes
+from stepfast.testing import crash_matrix
 
-ROOT = Path(__file__).parents[3]
-NOT_SQLITE = ("postgres", "http+sqlite", "http+postgres")
-
-
-@pytest.fixture
-def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A store that every life of the agent shares, behind a server process where the kind says so."""
-    kind: str = request.param
-    below = f"sqlite:///{tmp_path}/served.db"
-    if kind.endswith("postgres"):
-        server: postgres_server.Server = request.getfixturevalue("postgres")
-        below = server.database(f"crash_{kind.replace('+', '_')}")
-    if not kind.startswith("http"):
-        yield below
-        return
-    live = Live(settings_for(below, access_log=False)).start()
-    try:
-        yield live.url
-    finally:
-        live.stop()
+pytestmark = [pytest.mark.xdist_group("crash"), pytest.mark.timeout(600)]
+each_scene = pytest.mark.parametrize("scene", [crash_scenes.agent, crash_scenes.asking], ids=lambda scene: scene.name)
+not_sqlite = pytest.mark.parametrize("store", ["postgres", "http"])
+LINES = {"packages": ["stepfast_langgraph"]}
 
 
-def kill_it(*arguments: str) -> int:
-    """Run the harness in a process of its own (it forks); gives the number of kills."""
-    command = [sys.executable, "-m", "adapters.langgraph.tests.crash", *arguments]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ}, capture_output=True, text=True)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return sum(map(int, re.findall(r"(\d+) cuts", done.stdout)))
+def kill(scene: Any, request: pytest.FixtureRequest, store: str = "sqlite", **options: Any) -> None:
+    url = request.getfixturevalue("postgres_url") if store == "postgres" else store
+    report = crash_matrix(scene, store=url, **options)
+    print(report)
+    report.assert_clean()
 
 
-def test_nothing_finished_is_done_again_wherever_it_is_killed() -> None:
-    assert kill_it("--points", "20", "--lines", "10") >= 20
+@each_scene
+def test_nothing_finished_is_done_again_wherever_it_is_killed(scene: Any, request: pytest.FixtureRequest) -> None:
+    kill(scene, request, points=7, moments=2, lines=2, **LINES)
 
 
-@pytest.mark.parametrize("shared_url", NOT_SQLITE, indirect=True)
-def test_the_same_holds_on_the_other_stores(shared_url: str) -> None:
-    assert kill_it("--url", shared_url, "--points", "4") >= 2
+@not_sqlite
+def test_the_same_holds_on_the_other_stores(store: str, request: pytest.FixtureRequest) -> None:
+    kill(crash_scenes.agent, request, store, points=3)
 
 
-@pytest.mark.parametrize("durability", ["async", pytest.param("exit", marks=pytest.mark.chaos)])
-def test_in_the_other_durability_modes_it_ends_the_same(durability: str) -> None:
-    assert kill_it("--durability", durability, "--points", "4") >= 2
+def test_without_sync_durability_nothing_stored_is_done_again(request: pytest.FixtureRequest) -> None:
+    kill(crash_scenes.not_sync, request, points=3, options={"durability": "async"})
 
 
 @pytest.mark.chaos
-def test_every_named_place_and_a_thousand_lines() -> None:
-    assert kill_it("--lines", "1000") > 800
+@each_scene
+def test_every_boundary_random_moments_and_lines(scene: Any, request: pytest.FixtureRequest) -> None:
+    kill(scene, request, moments=50, lines=300, **LINES)
 
 
 @pytest.mark.chaos
-def test_the_recovery_is_killed_too() -> None:
-    assert kill_it("--kills", "2") > 80
+@each_scene
+def test_the_process_that_resumes_is_killed_too(scene: Any, request: pytest.FixtureRequest) -> None:
+    kill(scene, request, kills=2, seed=1)
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("shared_url", NOT_SQLITE, indirect=True)
-def test_every_named_place_on_the_other_stores(shared_url: str) -> None:
-    assert kill_it("--url", shared_url) > 30
+@not_sqlite
+@each_scene
+def test_every_boundary_on_the_other_stores(scene: Any, store: str, request: pytest.FixtureRequest) -> None:
+    kill(scene, request, store)
+
+
+@pytest.mark.chaos
+def test_every_boundary_without_sync_durability(request: pytest.FixtureRequest) -> None:
+    kill(crash_scenes.not_sync, request, options={"durability": "async"})
+    kill(crash_scenes.at_exit, request, options={"durability": "exit"})

@@ -68,10 +68,7 @@ class Stage:
         receipt = f"{name}-{self.life}-{next(self._numbers):03d}"
         self.boundary(f"{call}.before")
         if request is not None:
-            shown = str(request)
-            for answer in sorted({line["answer"] for line in self.story() if "call" in line}):
-                if answer in shown:
-                    self.tell(got=answer)
+            self.tell(got=self.shown_in(request))
         self.tell(call=call, answer=receipt)
         yield receipt
         self.boundary(f"{call}.after")
@@ -101,6 +98,12 @@ class Stage:
     def answer_of(self, name: str) -> str | None:
         """What an effect returned, or None if it never happened."""
         return next((line["answer"] for line in self.story() if line.get("call") == name), None)
+
+    def shown_in(self, value: Any) -> list[str]:
+        """The calls whose answers occur in the text of a value, a name once for each of its different answers."""
+        text = str(value)
+        calls = {(line["call"], line["answer"]) for line in self.story() if "call" in line}
+        return sorted(call for call, answer in calls if answer in text)
 
     def tell(self, **what: Any) -> None:
         """Append a line to the trial's story, synced, so that it outlives this process."""
@@ -147,9 +150,11 @@ def recorded(stage: Stage) -> list[str]:
 
 def approved_or_by_effect(stage: Stage, question: dict[str, Any]) -> dict[str, Any]:
     """Approves what is asked. A step in doubt is *done* if the effect of its name has happened, else to *retry*."""
-    if question["kind"] == "ask":
+    if "retry" not in question["outcomes"]:
         return {"outcome": "approved"}
-    answer = stage.answer_of(question["evidence"]["name"])
+    evidence = question["evidence"]
+    shown = evidence.get("value")  # what a framework's own interrupt shows
+    answer = stage.answer_of((shown if isinstance(shown, dict) else evidence)["name"])
     return {"outcome": "retry"} if answer is None else {"outcome": "done", "value": answer}
 
 

@@ -107,10 +107,10 @@ def _totals(made: Counter[str], kills: int, expected: Expected) -> Iterator[tupl
 
 def _finished(story: Sequence[Line], shown: Counter[str]) -> Counter[str]:
     """Per name, the calls whose answers a request has shown, or that the store shows if these are more."""
-    got = {line["got"] for line in story if "got" in line}
-    answered = {(line["call"], line["answer"]) for line in story if line.get("answer") in got}
-    finished = Counter(str(name) for name, _ in answered)
-    return finished | shown
+    finished = shown.copy()
+    for line in story:
+        finished |= Counter(line.get("got", ()))
+    return finished
 
 
 def _keys(story: Sequence[Line]) -> Mapping[str, int]:
