@@ -110,7 +110,8 @@ def kept(stage: Stage) -> list[str]:
     with Stepfast(stage.url) as sf:
         runs = [run for run in sf.list_intents(limit=200) if stage.run_id in (run["run_id"] or "")]
         steps = [each for run in runs for each in sf.steps(run["intent_id"]) if each["status"] == "FINISHED"]
-    return list((Counter(in_thread(stage)) | Counter(each["name"] for each in steps)).elements())
+    recorded = Counter[str](each["name"] for each in steps)
+    return list((Counter(in_thread(stage)) | recorded).elements())
 
 
 def buy(stage: Stage) -> Any:
