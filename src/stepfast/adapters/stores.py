@@ -6,13 +6,16 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from stepfast.async_client import AsyncStepfast
 from stepfast.client import Client, Stepfast
 from stepfast.codec import Codec, KeyRing
 from stepfast.errors import InvalidInput
+from stepfast.flow import Flow, drive, drive_async
 from stepfast.stores import AsyncStore, Store, open_store
+
+T = TypeVar("T")
 
 __all__ = ["LazyStore", "OpenStore", "StoreLike", "close_shared", "open_any"]
 
@@ -35,6 +38,19 @@ class OpenStore:
         self._clients: dict[type[Client], Client] = {} if client is None else {type(client): client}
         self._given = client
         self._before_close: list[Callable[[], None]] = []
+        self._mine = threading.local()
+
+    def drive(self, flow: Flow[T]) -> T:
+        """Run a flow on this store, blocking, and return its value."""
+        return drive(flow, self.store, self.tenant)
+
+    async def adrive(self, flow: Flow[T]) -> T:
+        """`drive` for an event loop."""
+        # An AsyncStore for each thread, as each has an event loop of its own.
+        store: AsyncStore | None = getattr(self._mine, "store", None)
+        if store is None:
+            store = self._mine.store = AsyncStore(self.store)
+        return await drive_async(flow, store, self.tenant)
 
     def client(self, **options: Any) -> Stepfast:
         """Return the blocking client on this store; it is made once, with the options of the first call."""

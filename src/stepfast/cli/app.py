@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from stepfast.cli import agents, doctor, intents, keys, scenarios, serve, tasks, worker
+from stepfast.cli import agents, doctor, intents, keys, scenarios, serve, tasks, threads, worker
 from stepfast.cli.adapters import WithAdapters
 from stepfast.cli.failures import FAILED, INTERRUPTED, OK, Usage, tell
 from stepfast.cli.setup import ApiKey, AsJson, Debug, NoColor, Setup, Url, command
@@ -56,6 +56,7 @@ serve.add(app)
 worker.add(app)
 app.add_typer(intents.group, name="intents")
 app.add_typer(tasks.group, name="tasks")
+app.add_typer(threads.group, name="threads")
 app.add_typer(agents.group, name="agents")
 app.add_typer(keys.group, name="keys")
 app.add_typer(scenarios.group, name="scenarios")

@@ -9,7 +9,6 @@ if typing.TYPE_CHECKING:
     from stepfast_langgraph.factory import create_checkpointer
     from stepfast_langgraph.saver import LostUpdate, StepfastSaver
     from stepfast_langgraph.store import StepfastStore
-    from stepfast_langgraph.threads_api import Threads, ThreadSummary
 
 __version__ = "0.1.0"
 
@@ -19,8 +18,6 @@ __all__ = [
     "StepfastCache",
     "StepfastSaver",
     "StepfastStore",
-    "ThreadSummary",
-    "Threads",
     "__version__",
     "create_checkpointer",
     "durable",
@@ -37,7 +34,6 @@ _HOMES = {
     "stepfast_langgraph.factory": "create_checkpointer",
     "stepfast_langgraph.saver": "StepfastSaver LostUpdate",
     "stepfast_langgraph.store": "StepfastStore",
-    "stepfast_langgraph.threads_api": "Threads ThreadSummary",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 

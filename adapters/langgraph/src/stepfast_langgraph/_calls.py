@@ -27,11 +27,11 @@ from stepfast import (
     Suspension,
     current_run,
 )
+from stepfast.adapters import StoreLike
 from stepfast.faces import awaited, blocking
 
 from ._doubts import settle_in_graph
 from ._journals import journals
-from ._opening import Anywhere
 from ._where import Task, current_task
 
 _fingerprints = Codec()
@@ -49,7 +49,7 @@ class Call:
     key: str | None = None
     inputs: Any = None
     on_in_doubt: Any = "ask"
-    store: Anywhere = None
+    store: StoreLike = None
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

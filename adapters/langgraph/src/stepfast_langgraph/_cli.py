@@ -1,4 +1,4 @@
-"""``stepfast langgraph``: threads, and the way in from the stock savers and back."""
+"""``stepfast langgraph``: the way in from the stock savers, and back."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ import typer
 
 from stepfast.cli.plugin import Problem, Setup, Usage, command, note, say, show_json
 
-from ._cli_threads import group as threads
-
-group = typer.Typer(help="LangGraph: threads, and moving them in from the stock savers.", no_args_is_help=True)
-group.add_typer(threads, name="threads")
+group = typer.Typer(help="LangGraph: move threads in from the stock savers, and out.", no_args_is_help=True)
 
 _TELL_SECONDS = 1.0
 

@@ -23,14 +23,15 @@ from stepfast import (
     Store,
     Worker,
 )
+from stepfast.adapters import OpenStore, StoreLike, apart, apart_async, choice, open_any
 from stepfast.flow import Flow, drive, drive_async, stream, stream_async
 
 from ._carried import CarriedSaver, current_trip
 from ._chunks import Chunks
-from ._contexts import apart, apart_async
+from ._journals import place_of
 from ._journey import Journey, OnWait
-from ._opening import Anywhere, Place, open_place
 from ._trip import Trip, is_answer
+from ._types import make_codec
 
 T = TypeVar("T")
 Config = Mapping[str, Any]
@@ -46,7 +47,7 @@ _GIVEN_TO_GRAPH = frozenset(
 def durable(
     graph: Any,
     run_id: str | Callable[[Any], str] | None = None,
-    store: Anywhere = None,
+    store: StoreLike = None,
     *,
     on_in_doubt: OnInDoubt = "ask",
     on_drift: OnDrift = "raise",
@@ -75,14 +76,12 @@ def durable(
     under that of each call. ``result`` makes of the final state what is kept and given as the run's result. The other
     options are those of ``Stepfast.run``.
     """
-    if on_wait not in ("suspend", "block"):
-        raise InvalidInput(f"on_wait: must be 'suspend' or 'block', not {on_wait!r}.")
+    choice("on_wait", on_wait, ("suspend", "block"))
     if on_in_doubt not in ("ask", "retry", "fail"):
         raise InvalidInput(
             f"on_in_doubt: must be 'ask', 'retry' or 'fail', not {on_in_doubt!r}. A probe is given to the call itself."
         )
-    if on_drift not in ("raise", "warn", "accept"):
-        raise InvalidInput(f"on_drift: must be 'raise', 'warn' or 'accept', not {on_drift!r}.")
+    choice("on_drift", on_drift, ("raise", "warn", "accept"))
     options = {
         "labels": dict(labels or {}),
         "max_delivery_attempts": max_delivery_attempts,
@@ -102,7 +101,7 @@ class Durable:
         self,
         graph: Any,
         run_id: str | Callable[[Any], str] | None,
-        store: Anywhere,
+        store: StoreLike,
         policies: tuple[OnInDoubt, OnDrift, OnWait],
         durability: Durability,
         config: dict[str, Any],
@@ -115,7 +114,7 @@ class Durable:
         saver = graph.checkpointer
         self.graph = graph
         self._saver = saver if isinstance(saver, BaseCheckpointSaver) else None
-        self._where = store if store is not None else _place_of(self._saver)
+        self._where = store if store is not None else place_of(self._saver)
         self._run_id = run_id
         self._on_in_doubt, self._on_drift, self._on_wait = policies
         self._durability = durability
@@ -124,8 +123,7 @@ class Durable:
         self._run_options = run_options
         self._lease_seconds = lease_seconds
         self._lock = threading.Lock()
-        self._place: Place | None = None
-        self._clients: dict[type[Any], Any] = {}
+        self._opened: OpenStore | None = None
         self._graphs: dict[int, tuple[Store | None, Any]] = {}
 
     def __repr__(self) -> str:
@@ -235,11 +233,10 @@ class Durable:
     def close(self) -> None:
         """Give back the store if it was opened here. A client or store that was given stays open."""
         with self._lock:
-            place, self._place = self._place, None
-            self._clients.clear()
+            opened, self._opened = self._opened, None
             self._graphs.clear()
-        if place is not None:
-            place.close()
+        if opened is not None:
+            opened.close()
 
     def __enter__(self) -> Self:
         return self
@@ -249,17 +246,15 @@ class Durable:
     ) -> None:
         self.close()
 
-    def _client(self, kind: type[T]) -> T:
+    def _open(self) -> OpenStore:
         with self._lock:
-            if kind not in self._clients:
-                if isinstance(self._where, kind):
-                    self._clients[kind] = self._where
+            if self._opened is None:
+                where = self._where
+                if isinstance(where, OpenStore):
+                    self._opened = OpenStore(where.store, where.codec, owned=False)
                 else:
-                    self._place = self._place or _open(self._where)
-                    options = {"store": self._place.store, "codec": self._place.codec}
-                    made: Any = kind
-                    self._clients[kind] = made(lease_seconds=self._lease_seconds, **options)
-            return self._clients[kind]  # type: ignore[no-any-return]
+                    self._opened = open_any(where, make_codec=make_codec)
+            return self._opened
 
     def _carried(self, store: Store) -> Any:
         """The graph with its saver watched over; one that has none gets a saver on the store of its runs."""
@@ -335,7 +330,7 @@ class Durable:
         return apart(_own_context(), self._begin(journey))
 
     def _begin(self, journey: Journey) -> Generator[Any, None, None]:
-        client = self._client(Stepfast)
+        client = self._open().client(lease_seconds=self._lease_seconds)
         store, graph = client.store, self._carried(client.store)
         run: Run = drive(self._opening(journey, client, graph), store, store.tenant)
         with run:
@@ -350,7 +345,7 @@ class Durable:
         return apart_async(_own_context(), self._abegin(journey))
 
     async def _abegin(self, journey: Journey) -> AsyncGenerator[Any, None]:
-        client = self._client(AsyncStepfast)
+        client = self._open().aclient(lease_seconds=self._lease_seconds)
         store, graph = AsyncStore(client.store), self._carried(client.store)
         run: AsyncRun = await drive_async(self._opening(journey, client, graph), store, client.store.tenant)
         async with run:
@@ -364,17 +359,6 @@ class Durable:
                 async for chunk in chunks:
                     yield chunk
             run.complete(journey.result)
-
-
-def _place_of(saver: Any) -> Any:
-    """The store of a graph's own saver, if it is one of ours: runs go where their threads are."""
-    from .saver import StepfastSaver
-
-    return saver._inner.opened if isinstance(saver, StepfastSaver) else None
-
-
-def _open(where: Any) -> Place:
-    return Place(where.store, where.codec, owned=False) if isinstance(where, Place) else open_place(where)
 
 
 def _own_context() -> Context:

@@ -6,13 +6,13 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stepfast import Conflict, OutcomeUnknown, StepfastError
+from stepfast.adapters import OpenStore
 from stepfast.flow import Do, Flow
 from stepfast.threads import Op, PutThread, ReadThread, Writes
 
 from ._gather import Gather, Ticket
 from ._heads import decode_write, encode_write
 from ._lines import Lines
-from ._opening import Place as Opened
 from ._parents import Reads
 from ._patience import Patience
 
@@ -27,7 +27,7 @@ class Inner:
 
     def __init__(
         self,
-        opened: Opened,
+        opened: OpenStore,
         *,
         ttl_seconds: float | None,
         patience: Patience,

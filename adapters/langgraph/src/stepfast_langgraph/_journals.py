@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 from langgraph.errors import GraphInterrupt
 
 from stepfast import Run, Stepfast, StepfastError, Store, Suspended, Suspension
+from stepfast.adapters import OpenStore, StoreLike, open_any
 
 from ._doubts import CHECKPOINT, deliver_answers, interrupt_for
-from ._opening import Anywhere, Place, open_place
+from ._types import make_codec
 from ._where import Task
 
 T = TypeVar("T")
@@ -115,28 +116,21 @@ class Journals:
         self._pid = os.getpid()
         self._open: dict[tuple[int, str], Journal] = {}
         self._clients: dict[int, Stepfast] = {}
-        self._named: dict[str | None, Stepfast] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def client(self, task: Task | None, store: Anywhere) -> Stepfast:
+    def client(self, task: Task | None, store: StoreLike) -> Stepfast:
         """Where a task's calls are kept: the store that is named, the graph's own, or the default one."""
         self._own()
         if isinstance(store, Stepfast):
             return store
-        place = _place_of(task.saver) if store is None and task is not None else None
-        if place is None and (store is None or isinstance(store, str | os.PathLike)):
-            name = None if store is None else os.fspath(store)
-            with self._lock:
-                if name not in self._named:
-                    self._named[name] = _client_of(open_place(name))
-                return self._named[name]
-        place = place or open_place(store)
+        place = place_of(task.saver) if store is None and task is not None else None
+        place = place or open_any(store, shared=True, make_codec=make_codec)
         with self._lock:
             client = self._clients.get(id(place.store))
             if client is None or client.store is not place.store:
-                client = self._clients[id(place.store)] = _client_of(place)
+                client = self._clients[id(place.store)] = place.client()
                 place.before_close(functools.partial(self.close, place.store))
             return client
 
@@ -215,17 +209,14 @@ class Journals:
 journals = Journals()
 
 
-def _place_of(saver: Any) -> Place | None:
+def place_of(saver: Any) -> OpenStore | None:
+    """The store of a graph's own saver, if it is one of ours: runs go where their threads are."""
     from ._carried import CarriedSaver
     from .saver import StepfastSaver  # only where a graph has a checkpointer
 
     if isinstance(saver, CarriedSaver):
         saver = saver.saver
     return saver._inner.opened if isinstance(saver, StepfastSaver) else None
-
-
-def _client_of(place: Place) -> Stepfast:
-    return Stepfast(store=place.store, codec=place.codec)
 
 
 def _aside(function: Callable[[], T]) -> T:

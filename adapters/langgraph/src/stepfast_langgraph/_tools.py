@@ -12,11 +12,11 @@ from langchain_core.tools import BaseTool, ToolException
 from langchain_core.tools import tool as make_tool
 
 from stepfast import InvalidInput, Retry, StepFailed
+from stepfast.adapters import StoreLike
 from stepfast.stored_names import UNKNOWN_OUTCOME_TYPE
 
 from ._calls import Call, check_policy, perform, perform_awaited
 from ._journals import short
-from ._opening import Anywhere
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ def step(
     retry: Retry | int | None = None,
     record_errors: bool | tuple[type[Exception], ...] = False,
     on_drift: str | None = None,
-    store: Anywhere = None,
+    store: StoreLike = None,
     **kwargs: Any,
 ) -> Any:
     """Call ``function`` inside a node; when the node is run again, a finished call gives its recorded result.
@@ -64,7 +64,7 @@ def once(
     on_in_doubt: str | Callable[..., Any] = "ask",
     retry_on: tuple[type[Exception], ...] = (),
     on_drift: str | None = None,
-    store: Anywhere = None,
+    store: StoreLike = None,
     **kwargs: Any,
 ) -> Any:
     """Call ``function`` at most once. If it started and was never confirmed, the graph is interrupted and asks.
@@ -96,7 +96,7 @@ def durable_tool(
     retry_on: tuple[type[Exception], ...] = (),
     record_errors: bool | tuple[type[Exception], ...] = (ToolException,),
     on_drift: str | None = None,
-    store: Anywhere = None,
+    store: StoreLike = None,
 ) -> BaseTool:
     """The same tool, with its calls journaled: a finished call is not made again when its node is.
 
@@ -121,7 +121,7 @@ def durable_tool(
 
 
 def _wrapped(
-    original: BaseTool, once: bool, on_in_doubt: str | Callable[..., Any], options: dict[str, Any], store: Anywhere
+    original: BaseTool, once: bool, on_in_doubt: str | Callable[..., Any], options: dict[str, Any], store: StoreLike
 ) -> BaseTool:
     """A copy whose class differs in how it runs, and in nothing that a framework asks it about."""
     kind: type[BaseTool] = type(original)

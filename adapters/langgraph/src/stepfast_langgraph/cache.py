@@ -12,12 +12,13 @@ from uuid import uuid4
 from langgraph.cache.base import BaseCache, FullKey, Namespace
 
 from stepfast import Codec, CodecError, Conflict, InvalidInput, KeyRing
+from stepfast.adapters import StoreLike, open_any
 from stepfast.flow import Do, Flow
 from stepfast.threads import DeleteRecord, DeleteRecords, GetRecord, ListRecords, Op, PutRecord, Record
 
 from ._names import record_id
-from ._opening import Anywhere, open_place
 from ._records import PAGE, StoreTime
+from ._types import make_codec
 
 log = logging.getLogger("stepfast.langgraph")
 ValueT = TypeVar("ValueT")
@@ -39,14 +40,14 @@ class StepfastCache(BaseCache[ValueT]):
 
     def __init__(
         self,
-        store: Anywhere = None,
+        store: StoreLike = None,
         *,
         codec: Codec | None = None,
         keyring: KeyRing | None = None,
         api_key: str | None = None,
     ) -> None:
         super().__init__()
-        self._place = open_place(store, codec=codec, keyring=keyring, api_key=api_key)
+        self._place = open_any(store, codec=codec, keyring=keyring, api_key=api_key, make_codec=make_codec)
         self._now = StoreTime(self._place.store)
 
     def get(self, keys: Sequence[FullKey]) -> dict[FullKey, ValueT]:

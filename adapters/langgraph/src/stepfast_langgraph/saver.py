@@ -18,13 +18,14 @@ from langgraph.checkpoint.base import (
 )
 
 from stepfast import Codec, InvalidInput, KeyRing
+from stepfast.adapters import StoreLike, choice, open_any
+from stepfast.threads import Threads, seconds_of
 
 from . import _deleting, _delta, _reading, _writing
 from ._inner import Inner
-from ._opening import Anywhere, open_place
 from ._parents import LostUpdate
 from ._patience import Patience, from_task, from_thread
-from .threads_api import Threads, seconds
+from ._types import make_codec
 
 __all__ = ["LostUpdate", "StepfastSaver"]
 
@@ -44,7 +45,7 @@ class StepfastSaver(BaseCheckpointSaver[str]):
 
     def __init__(
         self,
-        store: Anywhere = None,
+        store: StoreLike = None,
         *,
         codec: Codec | None = None,
         keyring: KeyRing | None = None,
@@ -56,26 +57,19 @@ class StepfastSaver(BaseCheckpointSaver[str]):
         allow_metadata: Collection[str] = (),
     ) -> None:
         super().__init__()
-        if on_conflict not in ("raise", "wait"):
-            raise InvalidInput(f"on_conflict: must be 'raise' or 'wait', not {on_conflict!r}.")
-        if codec is not None and keyring is not None:
-            raise InvalidInput("keyring: the codec has one of its own, or none. Give the one or the other.")
-        if keyring is not None:
-            from ._types import make_codec
-
-            codec = make_codec(keyring)
+        choice("on_conflict", on_conflict, ("raise", "wait"))
         if gather_seconds < 0:
             raise InvalidInput(f"gather_seconds: must be at least 0, not {gather_seconds}.")
         if isinstance(allow_metadata, str):
             raise InvalidInput(f"allow_metadata: takes names; write ({allow_metadata!r},).")
-        ttl_seconds = None if ttl is None else seconds(ttl)
+        ttl_seconds = seconds_of(ttl)
         turns = None
         if on_conflict == "wait":
             from ._turns import Turns
 
             turns = Turns(wait_seconds)
         self._inner = Inner(
-            open_place(store, codec=codec, api_key=api_key),
+            open_any(store, codec=codec, keyring=keyring, api_key=api_key, make_codec=make_codec),
             ttl_seconds=ttl_seconds,
             patience=Patience(gather_seconds),
             allowed=allow_metadata,

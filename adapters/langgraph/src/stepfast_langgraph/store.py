@@ -25,6 +25,7 @@ from langgraph.store.base import (
 )
 
 from stepfast import Codec, Conflict, InvalidInput, KeyRing, StepfastError
+from stepfast.adapters import StoreLike, open_any
 from stepfast.flow import Do, Flow
 from stepfast.threads import DeleteRecord, GetRecord, ListRecords, PutRecord, RecentRecords, Record
 from stepfast.threads import Op as StoreOp
@@ -32,8 +33,8 @@ from stepfast.threads import Op as StoreOp
 from . import _filters, _items, _vectors
 from ._items import Items, Row, to_row
 from ._names import check_home, check_key, check_namespace, from_record_id, namespace_id, record_id
-from ._opening import Anywhere, open_place
 from ._records import LEAST, PAGE, Embed, StoreTime, list_records, next_size
+from ._types import make_codec
 
 log = logging.getLogger("stepfast.langgraph")
 
@@ -52,7 +53,7 @@ class StepfastStore(BaseStore):
 
     def __init__(
         self,
-        store: Anywhere = None,
+        store: StoreLike = None,
         *,
         index: IndexConfig | None = None,
         ttl: TTLConfig | None = None,
@@ -71,7 +72,7 @@ class StepfastStore(BaseStore):
             self._embeddings = ensure_embeddings(index.get("embed"))
             self._dims = index.get("dims")
             self._fields = _tokenized(index.get("fields") or ["$"])
-        self._place = open_place(store, codec=codec, keyring=keyring, api_key=api_key)
+        self._place = open_any(store, codec=codec, keyring=keyring, api_key=api_key, make_codec=make_codec)
         self._now = StoreTime(self._place.store)
         self._items = Items(self._place.codec, self._place.tenant)
         self._sweeper: _Sweeper | None = None

@@ -1,4 +1,4 @@
-"""``stepfast langgraph threads``: which threads a store holds, and the end of those that may go."""
+"""``stepfast threads``: which threads a store holds, and the end of those that may go."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stepfast.cli import plugin
-from stepfast.cli.plugin import Setup, Usage, command
+from stepfast.cli.failures import Usage
+from stepfast.cli.inputs import moment, pairs, span
+from stepfast.cli.out import age, block, note, say, show_json, table
+from stepfast.cli.reach import open_client
+from stepfast.cli.setup import Setup, command
 
 if TYPE_CHECKING:
-    from .threads_api import Threads
+    from stepfast.threads import Threads
 
-group = typer.Typer(help="The threads of LangGraph graphs: list, look at, delete, expire.", no_args_is_help=True)
+group = typer.Typer(help="The threads of graphs and agents: list, look at, delete, expire.", no_args_is_help=True)
 
 Id = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id.")]
 Where = Annotated[
@@ -28,9 +31,9 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 @contextmanager
 def _threads(at: Setup) -> Iterator[Threads]:
-    from .threads_api import Threads
+    from stepfast.threads import Threads
 
-    with plugin.open_client(at) as sf:
+    with open_client(at) as sf:
         yield Threads(sf.store)
 
 
@@ -56,20 +59,20 @@ def list_threads(
             found, following = threads.page(
                 wanted,
                 prefix=prefix,
-                updated_after=None if updated_after is None else plugin.moment("--updated-after", updated_after),
-                updated_before=None if updated_before is None else plugin.moment("--updated-before", updated_before),
+                updated_after=None if updated_after is None else moment("--updated-after", updated_after),
+                updated_before=None if updated_before is None else moment("--updated-before", updated_before),
                 limit=limit,
                 cursor=cursor,
             )
     told = [each.as_dict() for each in found]
     if at.as_json:
-        plugin.show_json({"threads": told, "next_cursor": following or None})
+        show_json({"threads": told, "next_cursor": following or None})
         return
     rows = [
         (
             each["thread_id"],
             each["status"],
-            plugin.age(each["updated_at"]),
+            age(each["updated_at"]),
             each["checkpoints"],
             _size(each["size_bytes"]),
             each["expires_at"],
@@ -78,9 +81,9 @@ def list_threads(
         for each in told
     ]
     columns = ("THREAD", "STATUS", "ACTIVE", "CHECKPOINTS", "SIZE", "EXPIRES", "METADATA")
-    plugin.table(at, columns, rows, empty="There are no such threads.")
+    table(at, columns, rows, empty="There are no such threads.")
     if following:
-        plugin.note(f"There are more: --cursor {following}")
+        note(f"There are more: --cursor {following}")
 
 
 @command(group, "get")
@@ -89,9 +92,9 @@ def get(at: Setup, thread_id: Id) -> None:
     with _threads(at) as threads:
         found = threads.get(thread_id).as_dict()
     if at.as_json:
-        plugin.show_json(found)
+        show_json(found)
         return
-    plugin.block(
+    block(
         at,
         [
             ("Thread", found["thread_id"]),
@@ -122,11 +125,11 @@ def delete(
         gone = [each for each in thread_ids if threads.delete(each)]
     missing = [each for each in thread_ids if each not in gone]
     if at.as_json:
-        plugin.show_json({"deleted": gone, "not_found": missing})
+        show_json({"deleted": gone, "not_found": missing})
     else:
         for each in missing:
-            plugin.note(f"There was no thread {each}.")
-        plugin.say(f"{len(gone)} deleted.")
+            note(f"There was no thread {each}.")
+        say(f"{len(gone)} deleted.")
     if missing and not gone:
         raise typer.Exit(3)
 
@@ -149,20 +152,20 @@ def expire(
             told: dict[str, Any] = {"deleted": gone}
             line = f"{gone} deleted."
         else:
-            threads.set_ttl(thread_id, None if ttl is None else plugin.span("--ttl", ttl))
+            threads.set_ttl(thread_id, None if ttl is None else span("--ttl", ttl))
             told = threads.get(thread_id).as_dict()
             line = f"{thread_id} expires {told['expires_at'] or 'never'}."
     if at.as_json:
-        plugin.show_json(told)
+        show_json(told)
     else:
-        plugin.say(line)
+        say(line)
 
 
-def _wanted(pairs: list[str] | None) -> dict[str, Any]:
+def _wanted(given: list[str] | None) -> dict[str, Any]:
     import json
 
     wanted: dict[str, Any] = {}
-    for name, text in plugin.pairs("--where", pairs or ()).items():
+    for name, text in pairs("--where", given or ()).items():
         try:
             wanted[name] = json.loads(text)
         except ValueError:
