@@ -167,10 +167,10 @@ def verdict(path: Path) -> str:
         for probe in PROBES:
             try:
                 answers.append(probe(sf))
-            except StepfastError as error:
-                answers.append(f"refused: {error.code}")
             except Suspended:
                 answers.append("a person is asked")
+            except StepfastError as error:
+                answers.append(f"refused: {error.code}")
             except DoneAgain:
                 if not missing:
                     raise

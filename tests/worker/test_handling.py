@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any
 
-from stepfast import GiveUp
+from stepfast import GiveUp, Suspended
 from stepfast.ops import ReleaseOwner
 from tests.worker.kit import ADDRESS, SECONDS, Hand, Team, wait_until
 
@@ -144,6 +144,17 @@ def test_a_handler_cannot_end_the_worker(team: Team) -> None:
 
 
 # It waits
+
+
+def test_a_handler_that_lets_another_run_wait_has_not_failed(team: Team) -> None:
+    async def handle(run: Any, payload: Any) -> None:
+        raise Suspended("run other waits for a decision", run_id="other")
+
+    team.hire(handle)
+    sent = team.send()
+    wait_until(lambda: "released" in team.history(sent), "the intent is handed back")
+    seen = team.sf.get_intent(sent)
+    assert (seen["status"], seen["lost_deliveries"]) == ("IN_PROGRESS", 0)
 
 
 def test_a_run_that_waits_for_a_person_frees_its_slot_and_goes_on_when_answered(team: Team) -> None:
