@@ -216,24 +216,41 @@ def test_property_6_a_gapless_history(spawn: Spawn, url: str, sf: Stepfast) -> N
 
 
 def test_property_7_bounded_redelivery(spawn: Spawn, url: str, sf: Stepfast, effects: Effects) -> None:
-    """Three deliveries lost to a crash, then FAILED with its reason, whole in the store, and it can be revived."""
-    for _ in range(3):
+    """Three deliveries lost in a row without a newly finished step, then FAILED with its reason, whole in the store,
+    and it can be revived.
+    """
+    for _ in range(4):  # the first of them finishes a step
         child = spawn("crash_at", url, "r", True)
         child.hear("happened")
         child.kill()
     assert spawn("crash_at", url, "r", True).hear("stopped")[0] == "RunFailed"
-    assert effects.counts() == {"first": 1, "second": 3}
+    assert effects.counts() == {"first": 1, "second": 4}
     intent = sf.wait_for("r", timeout=0)
-    assert (intent["status"], intent["delivery_attempt"], intent["lost_deliveries"]) == ("FAILED", 3, 3)
-    assert intent["reason"] == "3 of 3 deliveries were lost; the last one: its owner died"
+    assert (intent["status"], intent["delivery_attempt"], intent["lost_deliveries"]) == ("FAILED", 4, 3)
+    assert intent["reason"] == (
+        "3 of 3 deliveries were lost in a row without a newly finished step; the last one: its owner died"
+    )
     with pytest.raises(RunFailed, match="revive"):
         sf.run("r")
     assert [step["key"] for step in sf.steps("r")] == ["effect#1"]
     sf.revive("r", actor="ann")
     spawn("crash_at", url, "r", False).hear("done")
-    assert effects.counts() == {"first": 1, "second": 4}
+    assert effects.counts() == {"first": 1, "second": 5}
     assert sf.wait_for(intent["intent_id"], timeout=0)["status"] == "FAILED"
     assert sf.wait_for("r", timeout=0)["status"] == "COMPLETED"
+
+
+def test_property_7_a_run_that_gets_on_is_delivered_as_often_as_it_takes(
+    spawn: Spawn, url: str, sf: Stepfast, effects: Effects
+) -> None:
+    for dies_at in range(1, 6):  # and each life but the first finishes one step more than the last one did
+        child = spawn("five_steps", url, "r", dies_at)
+        child.hear("happened")
+        child.kill()
+    spawn("five_steps", url, "r", 0).hear("completed")
+    assert effects.counts() == {f"step {number}": 2 for number in range(1, 6)}
+    intent = sf.get_intent("r")
+    assert (intent["status"], intent["delivery_attempt"], intent["lost_deliveries"]) == ("COMPLETED", 6, 0)
 
 
 def test_property_7_waiting_and_handing_back_cost_no_delivery(url: str, sf: Stepfast) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -50,6 +51,7 @@ CODE_VERSION = "code_version"
 
 _PLACES = {0: "current", 1: "previous"}
 _ENDINGS = (Status.COMPLETED, Status.FAILED, Status.CANCELED)
+_SWEEP_AGAIN_SECONDS = 1.0
 
 
 class Retention(msgspec.Struct, frozen=True):
@@ -274,18 +276,26 @@ class Core:
         check.seconds("timeout", timeout)
         intent = yield from find(name)
         look = GetIntent(intent_id=intent.intent_id)
+        ends = None if timeout is None else time.monotonic() + timeout
+        quiet_until = 0.0
+
+        def is_ready(results: list[Any]) -> bool:
+            due = self._may_be_due(results[0]) and time.monotonic() >= quiet_until
+            return results[0].finished or due
+
         while True:
-            results = yield Until(
-                (f"intent:{intent.intent_id}",), [look], lambda r: r[0].finished or self._is_due(r[0]), timeout
-            )
+            left = None if ends is None else max(0.0, ends - time.monotonic())
+            results = yield Until((f"intent:{intent.intent_id}",), [look], is_ready, left)
             if results[0].finished:
                 return self.show(results[0])
-            if not self._is_due(results[0]):
+            if not is_ready(results):
                 raise TimeoutError(f"intent {intent.intent_id} is still {results[0].status} after {timeout} seconds")
             yield from do(Sweep())
+            # What looked due from here may not be: the store knows its own time, and what the last attempt finished.
+            quiet_until = time.monotonic() + _SWEEP_AGAIN_SECONDS
 
-    def _is_due(self, intent: Intent) -> bool:
-        """Whether time alone has ended it, and nobody has said so yet."""
+    def _may_be_due(self, intent: Intent) -> bool:
+        """Whether time alone may have ended it, as a sweep decides."""
         now = self.store.clock.now_us()
         if intent.deadline_at is not None and intent.deadline_at <= now:
             return True

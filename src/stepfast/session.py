@@ -234,6 +234,7 @@ class Session(Ledger):
         return self.sealed(step), pieces
 
     def _ended(self, row: Step, status: StepStatus, value: Any) -> tuple[Step, list[Op[Any]]]:
+        """The row of a one-shot with its ending, which belongs to the attempt that settles it."""
         packed, blob_id, pieces = self.pack(value, self.bind(row.key, row.generation))
         good = status is StepStatus.FINISHED
         ended = msgspec.structs.replace(
@@ -242,6 +243,7 @@ class Session(Ledger):
             result=packed if good else None,
             error=None if good else packed,
             blob_id=blob_id,
+            attempt=self.hold().attempt,
             finished_at=_now(),
         )
         return self.sealed(ended), pieces

@@ -129,6 +129,14 @@ def crash_at(run_id: str, dies: bool) -> None:
             say("done")
 
 
+def crash_after(run_id: str, dies_at: int | None) -> None:
+    """A hundred and twenty steps, and one of them at most is where this life ends."""
+    with Stepfast(URL) as sf, sf.run(run_id) as run:
+        for number in range(1, 121):
+            run.options(name="work").step(effect_then_hang if number == dies_at else effect, str(number))
+    say("done")
+
+
 # For tests/test_properties.py
 
 

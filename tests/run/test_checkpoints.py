@@ -260,6 +260,8 @@ async def test_a_state_this_process_does_not_know_is_no_damage_and_costs_nothing
     async with way.crashing(sf, "r") as run:
         await run.checkpoint("older")
         await run.checkpoint(Strange(1))
+    async with way.crashing(sf, "r"):
+        pass
     stranger = way.open(codec=Codec(registry=TypeRegistry(), strict=True), clock=sf.store.clock)
     lost = (await sf.get_intent("r"))["lost_deliveries"]
     for _ in range(5):

@@ -217,15 +217,30 @@ async def test_a_probe_can_look_by_the_key_the_effect_was_given(way: Way, calls:
 
 @both
 async def test_a_probe_is_asked_in_a_revived_run_too(way: Way, calls: Calls) -> None:
-    """Its attempts are counted from 1 again, which must not make an old one-shot look like one of this attempt."""
+    """Each attempt of a journal has a number of its own, so an old one-shot is not taken for one of this attempt."""
     sf = way.open()
     probe = calls.answering("probe", lambda: Happened("paid"))
     async with way.crashing(sf, "r", max_delivery_attempts=1) as run:
         await run.options(on_in_doubt=probe).once(calls.raising("pay", Crash()))
     async with sf.run("r", on_failed="revive") as run:
-        assert run.attempt == 1
+        assert run.attempt == 2
         assert await run.options(on_in_doubt=probe).once(calls.pay) == "paid"
     assert calls.names == ["pay", "probe"]
+
+
+@both
+async def test_one_shots_that_later_attempts_settle_are_progress(way: Way, calls: Calls) -> None:
+    """Each attempt learns of the one before that its one-shot happened, and is lost in the next one."""
+    sf = way.open()
+    probe = calls.answering("probe", lambda: Happened("paid"))
+    for last in range(1, 7):
+        async with way.crashing(sf, "r", max_delivery_attempts=2) as run:
+            for number in range(1, last):
+                await run.options(key=f"pay {number}", on_in_doubt=probe).once(calls.pay)
+            await run.options(key=f"pay {last}", on_in_doubt=probe).once(calls.raising("pay", Crash()))
+    async with sf.run("r") as run:
+        assert run.attempt == 7
+    assert [(s["attempt"], s["status"]) for s in await sf.steps("r")][:5] == [(n, "FINISHED") for n in range(2, 7)]
 
 
 @both

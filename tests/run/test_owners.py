@@ -16,7 +16,7 @@ from stepfast import AlreadyFinished, Fenced, RunBusy, RunFailed, Stepfast
 from stepfast.owner import life_of, this_process
 from stepfast.stored_names import RUN_TYPE
 from stepfast.testing import Effects
-from tests.run.kit import LEASE_SECONDS, Calls, Spawn, Way, both, events_of, in_thread
+from tests.run.kit import LEASE_SECONDS, Calls, Spawn, Way, both, collect, events_of, in_thread
 
 
 @pytest.fixture
@@ -63,9 +63,8 @@ def test_a_dead_owner_is_followed_at_once_and_its_delivery_counts_as_lost(
         with sf.run("r") as run:  # by the store's clock, its lease has hardly begun
             assert run.attempt == 2
             assert run.options(name="effect").step(do, "first") == "first done"
-        assert sf.get_intent("r")["lost_deliveries"] == 1
         lost = next(e for e in sf.events("r") if e["event_type"] == "intent.delivery_lost")
-        assert lost["details"] == {"delivery_attempt": 1, "lost": 1, "reason": "its owner died"}
+        assert lost["details"] == {"delivery_attempt": 1, "lost": 0, "reason": "its owner died"}  # it had a new step
     assert Effects(tmp_path).lines() == ["first"]
 
 
@@ -76,25 +75,40 @@ def test_who_waits_for_an_owner_that_dies_follows_it(spawn: Spawn, url: str) -> 
         assert run.attempt == 2
 
 
-def test_the_third_lost_delivery_fails_the_run_and_a_person_revives_it(spawn: Spawn, url: str, tmp_path: Path) -> None:
-    for _ in range(3):
+def test_the_third_delivery_lost_without_progress_fails_the_run_and_a_person_revives_it(
+    spawn: Spawn, url: str, tmp_path: Path
+) -> None:
+    for _ in range(4):  # the first of them finishes a step
         child = spawn("crash_at", url, "r", True)
         child.hear("happened")
         child.kill()
     kind, text = spawn("crash_at", url, "r", True).hear("stopped")
     assert kind == "RunFailed"
-    assert "3 of 3 deliveries were lost" in text
+    assert "3 of 3 deliveries were lost in a row without a newly finished step" in text
     assert "sf.revive('r')" in text
-    assert Effects(tmp_path).lines() == ["first", "second", "second", "second"]
+    assert Effects(tmp_path).lines() == ["first", "second", "second", "second", "second"]
     with Stepfast(url) as sf:
         intent = sf.wait_for("r", timeout=0)
         assert (intent["status"], intent["lost_deliveries"]) == ("FAILED", 3)
         history = events_of(sf.events("r"))
-        assert history.count("in_progress") == 3
+        assert history.count("in_progress") == 4
         assert history[-2:] == ["delivery_failed", "failed"]
         sf.revive("r", actor="ann")
     spawn("crash_at", url, "r", False).hear("done")
-    assert Effects(tmp_path).counts() == {"first": 1, "second": 4}
+    assert Effects(tmp_path).counts() == {"first": 1, "second": 5}
+
+
+def test_a_run_with_new_steps_in_each_life_survives_five_kills(spawn: Spawn, url: str, tmp_path: Path) -> None:
+    for life in range(1, 6):
+        child = spawn("crash_after", url, "r", 20 * life)
+        child.hear("happened")
+        child.kill()
+    spawn("crash_after", url, "r", None).hear("done")
+    counts = Effects(tmp_path).counts()
+    assert counts == {f"{n}": 2 if n % 20 == 0 else 1 for n in range(1, 121)} | {"120": 1}
+    with Stepfast(url) as sf:
+        intent = sf.wait_for("r", timeout=0)
+        assert (intent["status"], intent["delivery_attempt"], intent["lost_deliveries"]) == ("COMPLETED", 6, 0)
 
 
 @both
@@ -112,6 +126,8 @@ async def test_how_many_deliveries_may_be_lost_is_set_for_a_run_or_for_all(way: 
 @both
 async def test_a_revived_run_has_all_its_deliveries_again(way: Way, calls: Calls) -> None:
     sf = way.open()
+    async with way.crashing(sf, "r", max_delivery_attempts=3) as run:
+        await run.step(calls.a)
     for round_ in range(2):
         for _ in range(3):
             opened = await sf.run("r", on_failed="revive" if round_ else "raise")
@@ -120,6 +136,51 @@ async def test_a_revived_run_has_all_its_deliveries_again(way: Way, calls: Calls
         with pytest.raises(RunFailed):
             await sf.run("r")
     assert calls.names == ["a"]
+
+
+@both
+async def test_steps_of_every_kind_are_progress(way: Way, calls: Calls) -> None:
+    sf = way.open()
+
+    async def in_a_scope(run: Any) -> None:
+        await run.scope("inner").step(calls.b)
+
+    async def that_raises(run: Any) -> None:
+        with pytest.raises(LookupError):
+            await run.once(calls.raising("c", LookupError("no")))
+
+    async def of_a_map(run: Any) -> None:
+        with pytest.raises(ZeroDivisionError):
+            await collect(run.map(calls.answering("d", lambda n: 1 // n), [2, 1, 0]))
+
+    work = [
+        lambda run: run.step(calls.a),
+        in_a_scope,
+        that_raises,
+        lambda run: run.checkpoint({"n": 1}),
+        lambda run: run.record("told", key="told"),
+        of_a_map,
+    ]
+    for last in range(len(work)):
+        opened = await sf.run("r", max_delivery_attempts=1)
+        for each in work[: last + 1]:
+            await each(opened)
+        way.lose(sf, opened)
+    way.lose(sf, await sf.run("r"))
+    with pytest.raises(RunFailed, match="1 of 1 deliveries were lost in a row"):
+        await sf.run("r")
+
+
+@both
+async def test_who_waits_is_told_of_an_ending_but_not_of_one_that_progress_put_off(way: Way, calls: Calls) -> None:
+    sf = way.open()
+    async with way.crashing(sf, "r", max_delivery_attempts=1) as run:
+        await run.step(calls.a)
+    with pytest.raises(TimeoutError, match="IN_PROGRESS"):
+        await sf.wait_for("r", timeout=0.3)
+    async with way.crashing(sf, "r") as run:
+        await run.step(calls.a)
+    assert (await sf.wait_for("r", timeout=5))["status"] == "FAILED"
 
 
 # Zombies
@@ -141,7 +202,7 @@ def test_a_worker_that_slept_past_its_lease_is_fenced_off(spawn: Spawn, url: str
             assert run.options(name="effect").step(do, "first") == "first done"
             assert run.options(name="effect").step(do, "second") == "second done"
         assert [(s["key"], s["attempt"]) for s in sf.steps("r")] == [("effect#1", 1), ("effect#2", 2)]
-        assert sf.get_intent("r")["lost_deliveries"] == 1
+        assert events_of(sf.events("r")).count("delivery_lost") == 1
     assert Effects(tmp_path).lines()[0] == "first"
 
 

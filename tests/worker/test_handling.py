@@ -93,7 +93,7 @@ def test_a_handler_that_raises_is_called_again_later_and_its_traceback_is_in_the
     assert [e["details"]["reason"] for e in lost] == ["ConnectionError: down 1", "ConnectionError: down 2"]
     assert 'raise ConnectionError(f"down {len(calls)}")' in lost[1]["data"]["traceback"]
     assert calls[1] - calls[0] >= 0.75 * 0.2
-    assert calls[2] - calls[1] >= 0.75 * 0.3  # twice as long, had it not been capped
+    assert [e["details"]["lost"] for e in lost] == [0, 1]  # the first had a newly finished step
     assert [step["attempt"] for step in team.sf.steps(intent_id)] == [1]
 
 
@@ -104,10 +104,39 @@ def test_after_its_last_attempt_the_intent_fails_and_says_why(team: Team) -> Non
     team.hire(handle, retry_seconds=0.0)
     ended = team.sf.wait_for(team.send(max_delivery_attempts=2), timeout=SECONDS)
     assert (ended["status"], ended["lost_deliveries"]) == ("FAILED", 2)
-    assert ended["reason"] == "2 of 2 deliveries were lost; the last one: LookupError: no such thing"
+    assert ended["reason"] == "LookupError: no such thing"
+    assert (ended["error"]["type"], ended["error"]["message"]) == ("builtins:LookupError", "no such thing")
+    assert 'raise LookupError("no such thing")' in ended["error"]["traceback"]
     history = team.sf.events(ended["intent_id"])
     failed = next(e for e in history if e["event_type"] == "intent.delivery_failed")
     assert "LookupError: no such thing" in failed["data"]["traceback"]
+
+
+def test_each_time_that_a_handler_waits_to_try_again_it_waits_longer(team: Team) -> None:
+    calls: list[float] = []
+
+    async def handle(run: Any, payload: Any) -> None:
+        calls.append(time.monotonic())
+        raise ConnectionError("down")
+
+    team.hire(handle, retry_seconds=0.2, retry_max_seconds=0.3)
+    assert team.sf.wait_for(team.send(), timeout=SECONDS)["status"] == "FAILED"
+    assert calls[1] - calls[0] >= 0.75 * 0.2
+    assert calls[2] - calls[1] >= 0.75 * 0.3  # twice as long, had it not been capped
+
+
+def test_a_handler_that_gets_on_each_time_may_fail_more_often_than_three_times(team: Team) -> None:
+    async def handle(run: Any, payload: Any) -> str:
+        for number in range(run.attempt):
+            await run.step(str, number)
+        if run.attempt < 6:
+            raise ConnectionError(f"down {run.attempt}")
+        return "up"
+
+    team.hire(handle, retry_seconds=0.0)
+    intent_id = team.send()
+    assert team.result(intent_id) == "up"
+    assert team.history(intent_id).count("delivery_lost") == 5
 
 
 def test_a_handler_that_gives_up_fails_the_intent_at_once(team: Team) -> None:

@@ -47,7 +47,7 @@ def test_a_standby_goes_on_where_a_killed_worker_stopped_long_before_its_lease_e
     first.kill()
     done = ended(sf, intent_id)
     assert time.monotonic() - killed < 10  # its lease is 30 seconds long
-    assert fate(done) == ("COMPLETED", 2, 1)
+    assert fate(done) == ("COMPLETED", 2, 0)  # the lost delivery had finished steps
     assert done["result"] == [1, 2, 3, 4, 5]
     # The killed step had its effect and was never recorded: it is done again, and nothing else is.
     assert Effects(tmp_path).lines() == ["a:1", "a:2", "a:3", "a:3", "a:4", "a:5"]
@@ -67,26 +67,43 @@ def test_the_lease_of_a_killed_worker_runs_out_where_nobody_can_tell_that_it_is_
     monkeypatch.setattr(foraging, "life_of", lambda _owner: "unknown")
     worker = sf.worker(ADDRESS)(lambda run, payload: run.step(len, payload))
     worker.start()
-    assert fate(ended(sf, intent_id)) == ("COMPLETED", 2, 1)
+    assert fate(ended(sf, intent_id)) == ("COMPLETED", 2, 0)
 
 
 @PAIRS
-def test_three_crashes_fail_the_intent_and_reviving_it_goes_on_behind_the_finished_steps(
+def test_an_intent_with_new_steps_in_each_life_survives_five_crashes(
     launch: Launch, sf: Stepfast, tmp_path: Path
 ) -> None:
     intent_id = send(sf, "a")
-    for _ in range(3):
+    for number in range(2, 7):
+        program = launch(hang_at=number, steps=6)
+        program.hear("ready")
+        program.hear("at")
+        program.kill()
+    launch(steps=6).hear("ready")
+    done = ended(sf, intent_id)
+    assert fate(done) == ("COMPLETED", 6, 0)
+    assert done["result"] == [1, 2, 3, 4, 5, 6]
+    assert Effects(tmp_path).counts() == {"a:1": 1, **{f"a:{number}": 2 for number in range(2, 7)}}
+
+
+@PAIRS
+def test_three_crashes_without_a_new_step_fail_the_intent_and_reviving_it_goes_on_behind_the_finished_steps(
+    launch: Launch, sf: Stepfast, tmp_path: Path
+) -> None:
+    intent_id = send(sf, "a")
+    for _ in range(4):  # the first of them finishes a step
         program = launch(hang_at=2)
         program.hear("ready")
         program.hear("at")
         program.kill()
     launch().hear("ready")
     failed = ended(sf, intent_id)
-    assert fate(failed) == ("FAILED", 3, 3)
-    assert "3 of 3 deliveries were lost" in failed["reason"]
+    assert fate(failed) == ("FAILED", 4, 3)
+    assert "3 of 3 deliveries were lost in a row without a newly finished step" in failed["reason"]
     again = sf.revive(intent_id, actor="ann")["intent_id"]
     assert ended(sf, again)["result"] == [1, 2, 3, 4, 5]
-    assert Effects(tmp_path).counts() == {"a:1": 1, "a:2": 4, "a:3": 1, "a:4": 1, "a:5": 1}
+    assert Effects(tmp_path).counts() == {"a:1": 1, "a:2": 5, "a:3": 1, "a:4": 1, "a:5": 1}
 
 
 @PAIRS

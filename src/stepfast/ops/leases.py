@@ -50,7 +50,11 @@ class RenewLease(Op[int], frozen=True, kw_only=True):
 
 
 class ReleaseIntent(Op[Intent], frozen=True, kw_only=True):
-    """Hand the intent back. ``lost`` counts it as a lost delivery; otherwise it costs no attempt."""
+    """Hand the intent back. ``lost`` says that the delivery was lost; otherwise it costs no attempt.
+
+    Deliveries lost in a row without a newly finished step are counted, and the last one ends the intent. ``data`` is
+    the error that ended the delivery, if there was one; then ``reason`` is its text, and both become the intent's own.
+    """
 
     lease: Lease
     reason: str
@@ -60,7 +64,7 @@ class ReleaseIntent(Op[Intent], frozen=True, kw_only=True):
 
 
 class ReleaseOwner(Op[int], frozen=True, kw_only=True):
-    """Count what an owner holds as lost deliveries, and hand it on at once: its process is known to be gone."""
+    """Take what an owner holds as lost deliveries, and hand it on at once: its process is known to be gone."""
 
     owner: str
     reason: str

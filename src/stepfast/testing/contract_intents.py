@@ -337,11 +337,11 @@ class RevivalRules:
         assert not made.existed
         assert (new.status, new.attempt, new.lost, new.result, new.error) == (
             Status.DELIVERED,
-            0,
+            old.attempt,
             0,
             None,
             None,
-        )
+        ), "its deliveries are counted anew, and each attempt of the journal has a number of its own"
         assert (new.run_id, new.payload, new.meta, new.labels) == (old.run_id, b"p", b"m", {"team": "red"})
         assert (new.journal_id, new.revived_from) == (old.journal_id, old.intent_id)
         assert new.max_delivery_attempts == 5

@@ -31,6 +31,7 @@ from stepfast.testing.contract_kit import (
     dump,
     events_of,
     expect,
+    get,
     make_world,
     open_new,
     step,
@@ -149,9 +150,12 @@ class OneShotRules:
         assert await driver.do(ReadJournal(journal_id=first.intent_id)) == [started]
         again = step("mail", second, kind="once", status=StepStatus.STARTED)
         await expect(Conflict, driver.do(_record(second, again)), "a one-shot step starts once")
-        done = step("mail", first, kind="once", result=b"a person said: done")
+        done = step("mail", second, kind="once", result=b"a person said: done")
         await driver.do(_settle(second, done))
         assert await driver.do(ReadJournal(journal_id=first.intent_id)) == [done]
+        driver.advance(31)
+        await claim(driver)
+        assert (await get(driver, first.intent_id)).lost == 0, "what an attempt settles is progress of that attempt"
 
     async def test_only_one_of_sixteen_starts_a_step(self, driver: Driver) -> None:
         lease = await open_new(driver)

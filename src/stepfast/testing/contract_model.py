@@ -130,8 +130,14 @@ class Model:
         self.papers[made.intent_id] = Papers()
         return made, False
 
+    def advanced(self, work: Work) -> bool:
+        """Whether the current attempt finished a step, and did not set it aside again."""
+        entries = self.papers[work.journal_id].entries.values()
+        mine = [e for e in entries if e.row.attempt == work.attempt and not e.voided]
+        return any(e.row.status is not StepStatus.STARTED for e in mine)
+
     def lose(self, work: Work) -> None:
-        work.lost += 1
+        work.lost = 0 if self.advanced(work) else work.lost + 1
         work.lease = None
         if work.lost >= work.most:
             work.end(Status.FAILED)
@@ -256,7 +262,9 @@ class Model:
         if old.superseded_by is not None or not old.finished or old.status is Status.COMPLETED:
             raise Refused(Conflict)
         old.superseded_by = fresh
-        self.works[fresh] = Work(fresh, old.journal_id, old.most, self.now, run=old.run, body=old.body)
+        self.works[fresh] = Work(
+            fresh, old.journal_id, old.most, self.now, run=old.run, body=old.body, attempt=old.attempt
+        )
         return self.works[fresh]
 
     def sweep(self) -> int:
@@ -264,7 +272,7 @@ class Model:
         for work in late:
             work.end(Status.TIMED_OUT)
         exhausted = [w for w in self.works.values() if w.lease and w.due is not None and w.due <= self.now]
-        exhausted = [w for w in exhausted if w.lost + 1 >= w.most]
+        exhausted = [w for w in exhausted if w.lost + 1 >= w.most and not self.advanced(w)]
         for work in exhausted:
             self.lose(work)
         expired = 0

@@ -255,8 +255,6 @@ class StoreMachine(RuleBasedStateMachine):
     def _row(self, lease: Lease, key: str, value: int, status: StepStatus) -> tuple[str, Step]:
         journal_id = self.journals[lease.intent_id]
         papers = self.model.papers.get(journal_id, Papers())
-        known = papers.current(key)
-        attempt = known.row.attempt if known is not None and status is not StepStatus.STARTED else lease.attempt
         row = step(
             key,
             lease,
@@ -264,7 +262,6 @@ class StoreMachine(RuleBasedStateMachine):
             generation=papers.generation(key),
             status=status,
             result=b"%d" % value,
-            attempt=attempt,
         )
         return journal_id, row
 
@@ -276,8 +273,6 @@ class StoreMachine(RuleBasedStateMachine):
     def _record(self, lease: Lease, key: str, value: int, once: bool) -> None:
         status = StepStatus.STARTED if once else StepStatus.FINISHED
         journal_id, row = self._row(lease, key, value, status)
-        if row.attempt != lease.attempt:
-            return
         op = ops.RecordStep(lease=lease, journal_id=journal_id, step=row)
         self.both(op, lambda: self.model.record(lease, journal_id, row))
 

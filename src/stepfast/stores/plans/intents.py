@@ -229,8 +229,7 @@ def revive(op: ReviveIntent) -> Plan[Created]:
         intent_id=op.new_id,
         status=Status.CREATED,
         waiting_reason=None,
-        attempt=0,
-        lost=0,
+        lost=0,  # but `attempt` goes on, so that each attempt of a journal has a number of its own
         claimable_at=now,
         deadline_at=op.deadline_at,
         created_at=now,

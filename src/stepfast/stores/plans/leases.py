@@ -9,6 +9,7 @@ from stepfast.stores.plans.decisions import settle_expired
 from stepfast.stores.plans.intents import find_or_build, insert
 from stepfast.stores.plans.rows import (
     Moment,
+    advanced,
     check_limit,
     check_owner,
     gave_up,
@@ -44,7 +45,8 @@ def claim(op: Claim) -> Plan[list[Intent]]:
     while rows:
         wanted = op.limit - len(taken)
         moments = [Moment(*to_locked(row)) for row in rows]
-        granted = [m for m in moments if _deliver(m, token=op.token, owner=op.owner, lease_seconds=op.lease_seconds)]
+        progress = yield from advanced(moments)
+        granted = [moment for moment, made in zip(moments, progress, strict=True) if _deliver(moment, op, made)]
         # Some may have ended instead (deadline, deliveries); then there may be others in their place.
         last = len(granted) == wanted or len(rows) < wanted
         yield from write_all(moments, last=last)
@@ -62,20 +64,25 @@ def _lease_us(seconds: float) -> int:
     return int(seconds * 1_000_000)
 
 
-def _deliver(moment: Moment, *, token: str, owner: str, lease_seconds: float, why_lost: str = "") -> bool:
-    """Grant the lease; False if the intent ended instead (deadline passed, or no delivery left)."""
+def _deliver(
+    moment: Moment, op: Claim | OpenIntent, progress: bool = False, why_lost: str = "its lease ran out"
+) -> bool:
+    """Grants the lease; False if the intent ended instead (deadline passed, or no delivery left).
+
+    ``progress`` says whether the attempt that holds the lease so far had a newly finished step.
+    """
     if time_out_if_due(moment):
         return False
-    if moment.intent.leased and lose_delivery(moment, why_lost or "its lease ran out"):
+    if moment.intent.leased and lose_delivery(moment, why_lost, advanced=progress):
         return False
     moment.set(
         attempt=moment.intent.attempt + 1,
         leased=True,
-        lease_token=token,
-        owner=owner,
-        claimable_at=moment.now + _lease_us(lease_seconds),
+        lease_token=op.token,
+        owner=op.owner,
+        claimable_at=moment.now + _lease_us(op.lease_seconds),
     )
-    moment.move(Status.IN_PROGRESS, "intent.in_progress", details={"owner": owner})
+    moment.move(Status.IN_PROGRESS, "intent.in_progress", details={"owner": op.owner})
     return True
 
 
@@ -88,7 +95,7 @@ def open_intent(op: OpenIntent) -> Plan[Opened]:
     else:
         raise InvalidInput("new, intent_id: give one of them.")
     if not existed and op.new is not None:
-        granted = _deliver(moment, token=op.token, owner=op.owner, lease_seconds=op.lease_seconds)
+        granted = _deliver(moment, op)
         yield from insert(moment)
         return Opened(moment.intent, _lease(moment.intent) if granted else None, False)
     intent = moment.intent
@@ -97,13 +104,8 @@ def open_intent(op: OpenIntent) -> Plan[Opened]:
     if intent.finished or not _may_take(moment, op.dead_attempt):
         return Opened(intent, None, True)
     dead = op.dead_attempt is not None and intent.leased and op.dead_attempt == intent.attempt
-    granted = _deliver(
-        moment,
-        token=op.token,
-        owner=op.owner,
-        lease_seconds=op.lease_seconds,
-        why_lost="its owner died" if dead else "",
-    )
+    [progress] = yield from advanced([moment])
+    granted = _deliver(moment, op, progress, "its owner died" if dead else "its lease ran out")
     yield from moment.write()
     return Opened(moment.intent, _lease(moment.intent) if granted else None, True)
 
@@ -152,7 +154,8 @@ def release(op: ReleaseIntent) -> Plan[Intent]:
         return (yield from moment.write())
     yield Notify(topic_of_address(intent.to_agent))
     if op.lost:
-        if not lose_delivery(moment, reason, data=op.data, note_id=note):
+        [progress] = yield from advanced([moment])
+        if not lose_delivery(moment, reason, advanced=progress, data=op.data, note_id=note):
             moment.set(claimable_at=now + int(op.delay_seconds * 1_000_000))
     else:
         moment.set(leased=False, lease_token=None, owner=None, claimable_at=now + int(op.delay_seconds * 1_000_000))
@@ -174,7 +177,9 @@ def sweep(op: Sweep) -> Plan[int]:
             settled += 1
     for row in (yield from fetch("exhausted_leases", limit=op.limit)):
         moment = Moment(*to_locked(row))
-        if not moment.intent.finished and lose_delivery(moment, "its lease ran out"):
+        # The query has looked at the journal, but before the row was locked.
+        [progress] = yield from advanced([moment])
+        if not (progress or moment.intent.finished) and lose_delivery(moment, "its lease ran out", advanced=False):
             yield from moment.write(last=False)
             settled += 1
     settled += yield from settle_expired(op.limit)

@@ -24,6 +24,7 @@ from stepfast.ops import (
 )
 from stepfast.stores.plans.rows import (
     Moment,
+    advanced,
     check_limit,
     lock_and,
     lose_delivery,
@@ -169,8 +170,9 @@ def release_owner(op: ReleaseOwner) -> Plan[int]:
     check_limit(op.limit)
     rows = yield from fetch("held_by_owner", owner=op.owner, limit=op.limit)
     moments = [Moment(*to_locked(row)) for row in rows]
-    for moment in moments:
-        if not time_out_if_due(moment) and not lose_delivery(moment, op.reason):
+    progress = yield from advanced(moments)
+    for moment, made in zip(moments, progress, strict=True):
+        if not time_out_if_due(moment) and not lose_delivery(moment, op.reason, advanced=made):
             moment.set(claimable_at=moment.now)
         yield Notify(topic_of_address(moment.intent.to_agent))
     if moments:

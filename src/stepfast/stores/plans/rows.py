@@ -273,17 +273,39 @@ def time_out_if_due(moment: Moment, *, note_id: str | None = None) -> bool:
     return True
 
 
-def lose_delivery(moment: Moment, reason: str, *, data: bytes | None = None, note_id: str | None = None) -> bool:
-    """Count a delivery that a crash took; True if it was the last one, and the intent is FAILED."""
+def advanced(moments: list[Moment]) -> Plan[list[bool]]:
+    """Returns for each intent whether its current attempt finished a step that no attempt before it had finished.
+
+    The rows must be locked: then a step that its owner still records comes before this look, or is refused.
+    """
+    held = [moment.intent for moment in moments if moment.intent.leased]
+    if not held:
+        return [False] * len(moments)
+    asked = [query("finished_by_attempt", journal_id=i.journal_id, attempt=i.attempt) for i in held]
+    found = iter((yield from together(*asked)))
+    return [moment.intent.leased and bool(next(found)) for moment in moments]
+
+
+def lose_delivery(
+    moment: Moment, reason: str, *, advanced: bool, data: bytes | None = None, note_id: str | None = None
+) -> bool:
+    """Ends a delivery that was lost; True if it was the last one, and the intent is FAILED.
+
+    Deliveries lost in a row without a newly finished step are counted: one that ``advanced`` begins the count anew.
+    ``data`` is the handler's exception if that ended the delivery, and then it is also why the intent failed.
+    """
     intent = moment.intent
-    lost = intent.lost + 1
+    lost = 0 if advanced else intent.lost + 1
     moment.set(lost=lost, leased=False, lease_token=None, owner=None)
     details = {"delivery_attempt": intent.attempt, "lost": lost, "reason": reason}
     if lost < intent.max_delivery_attempts:
         moment.tell("intent.delivery_lost", details=details, data=data, note_id=note_id)
         return False
     moment.tell("intent.delivery_failed", details=details, data=data, note_id=note_id)
-    text = f"{lost} of {intent.max_delivery_attempts} deliveries were lost; the last one: {reason}"
-    moment.set(reason=text)
+    text = reason
+    if data is None:
+        most = intent.max_delivery_attempts
+        text = f"{lost} of {most} deliveries were lost in a row without a newly finished step; the last one: {reason}"
+    moment.set(reason=text, error=data)
     moment.move(Status.FAILED, "intent.failed", details={"reason": text})
     return True

@@ -48,9 +48,9 @@ RETURNING tenant, journal_id, key, generation
 -- name: settle_step
 UPDATE sf.steps SET
     status = :status, result = :result, error = :error, blob_id = :blob_id, finished_at = :finished_at, seal = :seal,
-    preview = :preview
+    preview = :preview, attempt = :attempt
 WHERE tenant = :tenant AND key = :key AND generation = :generation
-  AND status = 'STARTED' AND attempt = :attempt AND voided = 0 AND journal_id = (
+  AND status = 'STARTED' AND voided = 0 AND journal_id = (
     SELECT i.journal_id FROM sf.intents i
     WHERE i.tenant = :tenant AND i.intent_id = :intent_id AND i.attempt = :lease_attempt
       AND i.lease_token = :lease_token AND i.leased = 1 AND i.journal_id = :journal_id
@@ -66,6 +66,13 @@ FROM sf.steps WHERE tenant = :tenant AND journal_id = :journal_id AND key = :key
 SELECT key, generation, position, kind, name, scope, status, input_hash, preview, result, error, blob_id, attempt,
        started_at, finished_at, seal, voided, tally
 FROM sf.steps WHERE tenant = :tenant AND journal_id = :journal_id AND voided <= :voided ORDER BY position, generation
+
+-- name: finished_by_attempt
+-- Whether an attempt finished a step. No index serves it, since each step would pay for that; it is asked when a
+-- delivery was lost, and the next one reads the whole journal anyway.
+SELECT 1 FROM sf.steps
+WHERE tenant = :tenant AND journal_id = :journal_id AND attempt = :attempt AND voided = 0 AND status <> 'STARTED'
+LIMIT 1
 
 -- name: step_voided
 SELECT voided FROM sf.steps

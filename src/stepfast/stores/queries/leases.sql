@@ -24,10 +24,14 @@ WHERE i.tenant = :tenant AND i.deadline_at <= {{moment}} AND i.deadline_at IS NO
 ORDER BY i.deadline_at LIMIT :limit {{for_update_skip_locked}}
 
 -- name: exhausted_leases
--- Leases that ran out on the last delivery an intent had.
+-- Leases that ran out on the last delivery an intent had. An attempt that finished a step is not the last one.
 SELECT {{intent_columns}}, {{now}} FROM sf.intents i
 WHERE i.tenant = :tenant AND i.claimable_at <= {{moment}} AND i.claimable_at IS NOT NULL
-  AND i.leased = 1 AND i.lost + 1 >= i.max_delivery_attempts
+  AND i.leased = 1 AND i.lost + 1 >= i.max_delivery_attempts AND NOT EXISTS (
+      SELECT 1 FROM sf.steps s
+      WHERE s.tenant = :tenant AND s.journal_id = i.journal_id AND s.attempt = i.attempt AND s.voided = 0
+        AND s.status <> 'STARTED'
+  )
 ORDER BY i.claimable_at LIMIT :limit {{for_update_skip_locked}}
 
 -- name: touch_health

@@ -7,7 +7,8 @@
 -- creation time (or a later start) while the intent is fresh, the end of the lease while `leased`
 -- is 1, the end of the back-off after a release, and NULL while the intent waits for a person or is
 -- finished. So one partial index serves claiming however many finished intents there are. `attempt`
--- rises with every claim and fences every write; `lost` counts the deliveries that a crash took.
+-- rises with every claim and fences every write; `lost` counts the deliveries that were lost in a row without a
+-- newly finished step.
 --
 -- `journal_id` is the intent's own id, or that of the intent it revives: steps, decisions,
 -- checkpoints and pieces hang on it, so a revived intent finds all that was finished.
