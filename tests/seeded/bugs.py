@@ -229,12 +229,21 @@ def a_checksum_is_not_verified() -> None:
 
 @bug(f"{CONTRACT}test_an_expired_lease_is_a_lost_delivery_and_the_intent_is_delivered_again[sqlite-memory-sync]")
 def lost_deliveries_are_not_counted() -> None:
-    def lose(moment: Any, reason: str, *, data: bytes | None = None, note_id: str | None = None) -> bool:
+    def lose(moment: Any, reason: str, *, data: bytes | None = None, note_id: str | None = None, **_: Any) -> bool:
         moment.set(leased=False, lease_token=None, owner=None)
         moment.tell("intent.delivery_lost", details={"reason": reason}, data=data, note_id=note_id)
         return False
 
     everywhere("lose_delivery", lose)
+
+
+@bug(f"{CONTRACT}test_a_delivery_with_a_newly_finished_step_begins_the_count_anew[sqlite-memory-sync-finished]")
+def progress_is_not_looked_for() -> None:
+    def advanced(moments: list[Any]) -> Plan[list[bool]]:
+        return [False for _ in moments]
+        yield
+
+    everywhere("advanced", advanced)
 
 
 # Of runs
