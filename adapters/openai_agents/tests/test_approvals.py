@@ -73,6 +73,56 @@ async def test_a_pause_ends_when_all_its_calls_are_answered(url: str) -> None:
     assert desk.model.calls == 2
 
 
+@pytest.mark.parametrize("on_wait", [None, "return"])
+async def test_each_call_returns_the_same_interruptions_until_they_are_answered(url: str, on_wait: Any) -> None:
+    desk = Desk(call("delete", path="a"), call("look"), call("delete", path="b"))
+    looks: list[str] = []
+
+    @function_tool
+    async def look() -> str:
+        looks.append("x")
+        return "seen"
+
+    desk.agent.tools.append(look)
+    options: dict[str, Any] = {"run_id": "r", "store": url, "on_wait": on_wait}
+    async with AsyncStepfast(url) as sf:
+        results = [await DurableRunner.run(desk.agent, "go", **options) for _ in range(3)]
+        seen, asked = await sf.events("r"), await sf.decisions("r")
+        assert len(asked) == 2
+        for result in results:
+            assert [item.raw_item.call_id for item in result.interruptions] == [d["evidence"]["call_id"] for d in asked]
+            assert all(item.agent is desk.agent for item in result.interruptions)
+            assert [type(item).__name__ for item in result.new_items] == [
+                type(item).__name__ for item in results[0].new_items
+            ]
+        assert (await sf.events("r"), desk.model.calls, looks, desk.done) == (seen, 1, ["x"], [])
+        assert [e["event_type"] for e in seen].count("intent.waiting") == 1
+    # The result of any of them is good to go on from, in the SDK's own way.
+    state: Any = results[-1].to_state()
+    for item in state.get_interruptions():
+        state.approve(item)
+    done = await DurableRunner.run(desk.agent, state, **options)
+    assert done.final_output.startswith("Sum: ")
+    assert sorted(desk.done) == ["a", "b"]
+    assert (desk.model.calls, looks) == (2, ["x"])
+
+
+async def test_a_web_handler_sees_that_a_run_waits(url: str) -> None:
+    desk = Desk()
+
+    async def handle() -> str:
+        try:
+            result = await DurableRunner.run(desk.agent, "go", run_id="r", store=url, on_wait="suspend")
+        except Exception as error:
+            return type(error).__name__
+        return str(result.final_output)
+
+    assert [await handle() for _ in range(2)] == ["Suspended", "Suspended"]
+    with Stepfast(url) as sf:
+        sf.answer("r", "approved")
+    assert await handle() == "Sum: deleted a"
+
+
 @pytest.mark.parametrize("stored", [False, True])
 async def test_users_of_run_state_keep_their_way(url: str, stored: bool) -> None:
     desk = Desk()

@@ -9,7 +9,7 @@ import pytest
 from agents import Agent, function_tool
 
 from adapters.openai_agents.tests.kit import Scripted, answer_when_asked, call, in_turns, outputs, text
-from stepfast import AsyncStepfast, Conflict, InvalidInput, RunFailed, Stepfast
+from stepfast import AsyncStepfast, Conflict, InvalidInput, RunFailed, Stepfast, Waiting
 from stepfast_openai_agents import DID_NOT_HAPPEN, DurableRunner, Happened, Suspended, idempotency_key, idempotent, once
 
 
@@ -55,6 +55,22 @@ async def test_a_one_shot_tool_that_raised_leaves_the_run_waiting_and_the_model_
         assert asked["evidence"]["name"] == "charge"
         assert asked["evidence"]["idempotency_key"] == bank.charges[0]
         assert (await sf.get_intent("r"))["status"] == "WAITING"
+
+
+async def test_where_it_is_wanted_each_call_returns_what_is_asked(url: str) -> None:
+    bank = Bank(Boom())
+    with Stepfast(url) as sf:
+        for _ in range(3):
+            waits: Any = await DurableRunner.run(bank.agent, "pay", run_id="r", store=url, on_wait="return")
+            assert isinstance(waits, Waiting)
+            assert not waits
+            assert (waits.run_id, waits.decisions) == ("r", sf.decisions("r"))
+            with pytest.raises(AttributeError, match=r"run r waits for in-doubt:.* and has no 'final_output'"):
+                _ = waits.final_output
+        assert (len(bank.charges), bank.model.calls) == (1, 1)
+        sf.answer("r", "done", value="receipt 7")
+    result = await DurableRunner.run(bank.agent, "pay", run_id="r", store=url, on_wait="return")
+    assert result.final_output == "Sum: receipt 7"
 
 
 @pytest.mark.parametrize(

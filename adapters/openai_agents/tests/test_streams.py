@@ -157,9 +157,10 @@ async def test_a_stream_stops_for_an_approval_and_goes_on_after_it(url: str) -> 
 
     model = Scripted(in_turns([call("delete")], summing))
     agent = Agent(name="a", model=model, tools=[delete])
-    streamed = DurableRunner.run_streamed(agent, "go", run_id="r", store=url)
-    await events_of(streamed)
-    assert len(streamed.interruptions) == 1
+    for _ in range(2):
+        streamed = DurableRunner.run_streamed(agent, "go", run_id="r", store=url)
+        await events_of(streamed)
+        assert len(streamed.interruptions) == 1
     with Stepfast(url) as sf:
         sf.answer("r", "approved")
     streamed = DurableRunner.run_streamed(agent, "go", run_id="r", store=url)

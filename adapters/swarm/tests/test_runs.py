@@ -13,7 +13,7 @@ from swarm import Agent, Swarm
 from swarm.types import Result
 
 from adapters.swarm.tests.kit import FakeClient, call, outputs, say
-from stepfast import Conflict, Diverged, InvalidInput, RunFailed, Stepfast, Suspended
+from stepfast import Conflict, Diverged, InvalidInput, RunFailed, Stepfast, Suspended, Waiting
 from stepfast_swarm import (
     DID_NOT_HAPPEN,
     DurableSwarm,
@@ -195,6 +195,33 @@ def test_a_one_shot_that_raised_is_in_doubt_until_a_person_decides(
     assert outputs(ended.messages) == [told]
     assert len(keys) == happens
     assert len(set(keys)) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_where_it_is_wanted_each_call_returns_what_is_asked(sf: Stepfast, stream: bool) -> None:
+    sent: list[str] = []
+
+    @once
+    def send() -> str:
+        sent.append("x")
+        raise Broken
+
+    agent = Agent(name="A", instructions="A", functions=[send])
+    client = FakeClient(in_turns(lambda: call(("send", {})), say("ok")))
+    swarm = DurableSwarm(client, store=sf, on_wait="return")
+
+    def ask() -> Any:
+        said = swarm.run(agent, HELLO, run_id="r", stream=stream)
+        return list(said)[-1]["response"] if stream else said
+
+    for _ in range(3):
+        waits = ask()
+        assert isinstance(waits, Waiting)
+        assert (waits.run_id, waits.decisions) == ("r", sf.decisions("r"))
+        assert [d["kind"] for d in waits.decisions] == ["in_doubt"]
+    assert sent == ["x"]
+    sf.answer("r", "done", value="sent it")
+    assert outputs(ask().messages) == ["sent it"]
 
 
 def test_a_decision_to_fail_ends_the_run(sf: Stepfast) -> None:

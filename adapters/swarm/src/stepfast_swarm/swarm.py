@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from types import TracebackType
 from typing import Any, Self
 
 from swarm import Agent, Response, Swarm
 
-from stepfast import InvalidInput, Run, Scope, current_run
+from stepfast import InvalidInput, NotFound, Run, Scope, Suspended, Waiting, current_run
 from stepfast.adapters import (
     LazyStore,
     OnDrift,
@@ -108,9 +108,12 @@ class DurableSwarm(Swarm):  # type: ignore[misc]  # it has no types
         if stream:
             # In a context of its own: between two events the caller does not stand inside the run.
             return apart(copy_context(), self._stream(agent, messages, options, run_id, run))
-        with self._opening(agent, messages, run_id, run) as (driven, found):
-            driven._ending = Swarm.run(driven, agent, found, **options)
-            return driven._ending
+        try:
+            with self._opening(agent, messages, run_id, run) as (driven, found):
+                driven._ending = Swarm.run(driven, agent, found, **options)
+                return driven._ending
+        except Suspended as waits:
+            return self._waiting(waits)
 
     def run_and_stream(self, agent: Agent, messages: list[Any] | None = None, *args: Any, **options: Any) -> Any:
         """The same as ``run`` with ``stream=True``."""
@@ -166,15 +169,27 @@ class DurableSwarm(Swarm):  # type: ignore[misc]  # it has no types
     def _stream(
         self, agent: Agent, messages: list[Any] | None, options: dict[str, Any], run_id: str | None, run: Run | None
     ) -> Generator[dict[str, Any], None, None]:
-        with self._opening(agent, messages, run_id, run) as (driven, found):
-            attempt = driven._attempt
-            assert attempt is not None  # noqa: S101
-            for event in Swarm.run(driven, agent, found, stream=True, **options):
-                if "response" in event:
-                    driven._ending = event["response"]
-                elif self._replay_events or not attempt.replays:
-                    yield event
-        yield {"response": driven._ending}  # only now: callers stop listening at it, and the run is to be complete
+        ending: Any
+        try:
+            with self._opening(agent, messages, run_id, run) as (driven, found):
+                attempt = driven._attempt
+                assert attempt is not None  # noqa: S101
+                for event in Swarm.run(driven, agent, found, stream=True, **options):
+                    if "response" in event:
+                        driven._ending = event["response"]
+                    elif self._replay_events or not attempt.replays:
+                        yield event
+            ending = driven._ending
+        except Suspended as waits:
+            ending = self._waiting(waits)
+        yield {"response": ending}  # only now: callers stop listening at it, and the run is to be complete
+
+    def _waiting(self, waits: Suspended) -> Waiting:
+        """Return what a run waits for where the caller wants it returned; raise it otherwise."""
+        if self._settings.on_wait == "return":
+            with suppress(NotFound):  # of a run in another store, which a function had opened
+                return self._store.get().client().waiting(waits)
+        raise waits
 
     @contextmanager
     def _opening(
