@@ -1,4 +1,4 @@
-"""What all tests of the adapter share: a store, no tracing, and a process to fork children from."""
+"""What all tests of the adapter share: stores, and no tracing."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from adapters.openai_agents.tests.nursery import Nursery
 from stepfast_openai_agents._clients import close_clients
+from tests.conftest import postgres, postgres_url
+
+__all__ = ["postgres", "postgres_url"]
 
 if find_spec("agents") is not None:  # Swarm's tests, in their own environment, have no SDK
     from adapters.openai_agents.tests.kit import disable_tracing
@@ -21,10 +23,3 @@ if find_spec("agents") is not None:  # Swarm's tests, in their own environment, 
 def url(tmp_path: Path) -> Iterator[str]:
     yield f"sqlite:///{tmp_path}/stepfast.db"
     close_clients()
-
-
-@pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
-    yield made
-    made.close()

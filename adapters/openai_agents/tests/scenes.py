@@ -1,12 +1,9 @@
-"""One story for the kill matrix: parallel tools, a one-shot charge, a handoff with an effect, agents in a circle, an
+"""One story for the crash matrix: parallel tools, a one-shot charge, a handoff with an effect, agents in a circle, an
 agent as a tool, and a one-shot mail at the end."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-from pathlib import Path
 from typing import Any
 
 from agents import (
@@ -15,53 +12,26 @@ from agents import (
     InputGuardrail,
     RunContextWrapper,
     Runner,
+    SQLiteSession,
     function_tool,
     handoff,
 )
 
-from adapters.openai_agents.tests.kit import Log, Scripted, call, disable_tracing, outputs, text
-from stepfast import Suspended, _failpoints
-from stepfast_openai_agents import DurableRunner, idempotency_key, idempotent, once
+from adapters.openai_agents.tests.kit import Scripted, call, disable_tracing, outputs, text
+from stepfast import AsyncStepfast
+from stepfast.testing import Stage, scene
+from stepfast_openai_agents import DurableRunner, StepfastSession, idempotency_key, idempotent, once
 
-RUN = "order-4711"
-
-
-class Stage:
-    """Where a child plays: it counts effects and model calls, tells each boundary it passes, and dies at one."""
-
-    def __init__(self, folder: Path, kill: str | None) -> None:
-        self.effects = Log(folder / "effects.log")
-        self.models = Log(folder / "models.log")
-        self.labels = Log(folder / "labels.log")
-        self.kill = kill
-        self.met: dict[str, int] = {}
-
-    def point(self, name: str) -> None:
-        self.met[name] = self.met.get(name, 0) + 1
-        label = f"{name}#{self.met[name]}"
-        self.labels.add(label)
-        if label == self.kill:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def model_log(self, line: str) -> None:
-        if line.startswith("model "):
-            self.models.add(line)
-        self.point(line)
-
-    def effect(self, name: str) -> str:
-        self.point(f"before {name}")
-        self.effects.add(f"{name} {idempotency_key()}")
-        self.point(f"after {name}")
-        return f"{name} done"
+disable_tracing()
 
 
-def triage_script(items: list[Any], _: str | None) -> list[Any]:
+def triage_script(items: list[Any]) -> list[Any]:
     if not outputs(items):
         return [call("charge_card", amount=42), call("reserve", item="lamp")]
     return [call("transfer_to_shipping")]
 
 
-def shipping_script(items: list[Any], _: str | None) -> list[Any]:
+def shipping_script(items: list[Any]) -> list[Any]:
     done = [o for o in outputs(items) if not o.startswith("{")]
     if len(done) == 2:
         return [call("weigh"), call("ask_research", input="tariff")]
@@ -70,56 +40,62 @@ def shipping_script(items: list[Any], _: str | None) -> list[Any]:
     return [text("Shipped: " + "; ".join(done))]
 
 
-def research_script(items: list[Any], _: str | None) -> list[Any]:
+def research_script(items: list[Any]) -> list[Any]:
     done = outputs(items)
     return [call("look_up", topic="tariff")] if not done else [text(f"Tariff by {done[0]}")]
 
 
-def guard_script(items: list[Any], _: str | None) -> list[Any]:
-    return [text("fine")]
+def build(stage: Stage) -> Agent[Any]:
+    def model(name: str, script: Any) -> Scripted:
+        def answer(items: list[Any], _: str | None) -> list[Any]:
+            with stage.model(name, items) as receipt:
+                given = script(items)
+                for number, item in enumerate(given):
+                    setattr(item, "call_id" if item.type == "function_call" else "id", f"{receipt}_{number}")
+                return given
 
+        return Scripted(answer, lambda line: stage.boundary(line) if line.startswith("model.") else None)
 
-def build(stage: Stage, options: dict[str, Any]) -> Agent[Any]:
-    def model(script: Any) -> Scripted:
-        return Scripted(script, stage.model_log)
+    def effect(name: str) -> str:
+        return stage.effect(name, key=idempotency_key())
 
     @once
-    @function_tool(needs_approval=bool(options.get("hitl")))
+    @function_tool(needs_approval=bool(stage.options.get("approval")))
     async def charge_card(amount: int) -> str:
-        return stage.effect("charge")
+        return effect("charge_card")
 
     @idempotent
     @function_tool
     async def reserve(item: str) -> str:
         await asyncio.sleep(0)
-        return stage.effect("reserve")
+        return effect("reserve")
 
     @idempotent
     @function_tool
     def weigh() -> str:
-        return stage.effect("weigh")
+        return effect("weigh")
 
     @idempotent
     @function_tool
     async def look_up(topic: str) -> str:
-        return stage.effect("look_up")
+        return effect("look_up")
 
     @once
     @function_tool
     async def send_email(to: str) -> str:
-        return stage.effect("email")
+        return effect("send_email")
 
     async def on_handoff(ctx: RunContextWrapper[Any]) -> None:
-        stage.effect("handoff")
+        effect("transfer_to_shipping")
 
-    research = Agent(name="research", instructions="R", model=model(research_script), tools=[look_up])
+    research = Agent(name="research", instructions="R", model=model("research", research_script), tools=[look_up])
     shipping = Agent(
         name="shipping",
         instructions="S",
-        model=model(shipping_script),
+        model=model("shipping", shipping_script),
         tools=[weigh, send_email, research.as_tool("ask_research", "Ask research")],
     )
-    guard = Agent(name="guard", instructions="G", model=model(guard_script))
+    guard = Agent(name="guard", instructions="G", model=model("guard", lambda _: [text("fine")]))
 
     async def check(ctx: RunContextWrapper[Any], agent: Agent[Any], given: Any) -> GuardrailFunctionOutput:
         answer = await Runner.run(guard, given, context=ctx.context)
@@ -128,51 +104,37 @@ def build(stage: Stage, options: dict[str, Any]) -> Agent[Any]:
     triage = Agent(
         name="triage",
         instructions="T",
-        model=model(triage_script),
+        model=model("triage", triage_script),
         tools=[charge_card, reserve],
         handoffs=[handoff(shipping, on_handoff=on_handoff)],
-        input_guardrails=[InputGuardrail(guardrail_function=check)] if options.get("guardrail") else [],
+        input_guardrails=[InputGuardrail(guardrail_function=check)] if stage.options.get("guardrail") else [],
     )
     shipping.handoffs = [triage]
     return triage
 
 
-def session_of(folder: Path, url: str, options: dict[str, Any]) -> Any:
-    kind = options.get("session")
-    if kind == "sqlite":
-        from agents import SQLiteSession
-
-        return SQLiteSession("s", folder / "session.db")
-    if kind == "stepfast":
-        from stepfast_openai_agents import StepfastSession
-
-        return StepfastSession("s", store=url)
-    return None
-
-
-def play(folder: Path, url: str, options: dict[str, Any], kill: str | None) -> str:
-    """In a child: the run, from wherever it is, to its end (``done: …``) or to where it waits (``waits``)."""
-    disable_tracing()
-    stage = Stage(folder, kill)
-    _failpoints.install(stage.point)
-    agent = build(stage, options)
-    session = session_of(folder, url, options)
-
-    async def main() -> str:
-        common: dict[str, Any] = {"run_id": RUN, "store": url, "session": session, "max_delivery_attempts": 10}
-        if options.get("streamed"):
-            streamed = DurableRunner.run_streamed(agent, "Refund my lamp", **common)
-            async for event in streamed.stream_events():
-                stage.point(f"event {event.type}")
-            result: Any = streamed
+async def play(stage: Stage) -> Any:
+    kind = stage.options.get("session")
+    async with AsyncStepfast(stage.url) as sf:
+        session: Any = None
+        if kind:
+            local = stage.folder / "session.db"
+            session = StepfastSession(stage.run_id, store=sf) if kind == "stepfast" else SQLiteSession("s", local)
+        common: dict[str, Any] = {"store": sf, "session": session, "max_delivery_attempts": 20}
+        if stage.options.get("streamed"):
+            ended: Any = DurableRunner.run_streamed(build(stage), "Refund my lamp", run_id=stage.run_id, **common)
+            async for event in ended.stream_events():
+                stage.boundary(f"event {event.type}")
         else:
-            result = await DurableRunner.run(agent, "Refund my lamp", **common)
-        if result.interruptions:
-            return "waits"
-        assert result.last_agent.name == "shipping"
-        return f"done: {result.final_output}"
+            ended = await DurableRunner.run(build(stage), "Refund my lamp", run_id=stage.run_id, **common)
+        if ended.interruptions:
+            return stage.waiting
+        items = await session.get_items() if session else []
+    # Without the ids that each real call gives anew.
+    kept = [{name: value for name, value in item.items() if name not in ("id", "call_id")} for item in items]
+    return [ended.last_agent.name, ended.final_output, kept]
 
-    try:
-        return asyncio.run(main())
-    except Suspended:
-        return "waits"
+
+@scene(once=["charge_card", "send_email"], at_once=2)
+def order(stage: Stage) -> Any:
+    return asyncio.run(play(stage))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from adapters.openai_agents.tests.nursery import Nursery
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -15,10 +12,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning:swarm"))
-
-
-@pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery("adapters.swarm.tests.kit")
-    yield made
-    made.close()
