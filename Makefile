@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer and make, nothing else: every target builds the environment it runs in.
 #   make test PYTHON=/path/to/python3.13     choose the interpreter (after "make clean", if there is a .venv)
-#   make test ARGS="-k fenced -x"            pass arguments on; also for floors, demo, chaos and bench
+#   make test ARGS="-k fenced -x"            pass arguments on, to all tests; also for floors, demo, chaos and bench
 #   make test ADAPTERS=                      only the library's own tests; ADAPTERS=langgraph: and that adapter's
 
 # The interpreter for the environments; empty means the first of CANDIDATES that will do.
@@ -30,7 +30,9 @@ BENCHED := langgraph openai_agents
 # An example that needs a framework begins with its adapter's name, and is checked in that environment.
 CHECKED := src tests $(filter-out $(foreach name,$(ADAPTERS),$(wildcard examples/$(name)_*)),$(wildcard examples/*))
 FORKING := tests/crash tests/seeded tests/testing
-PYTEST := -m pytest --dist loadgroup
+PYTEST := -m pytest -p tests.sampling --dist loadgroup
+# "make test" runs a sample of the tests, "make test-all" the rest (tests/sampling.py); arguments choose by themselves.
+SAMPLE = $(if $(ARGS),,--sample)
 CHAOS := -m pytest -m chaos --timeout 3600
 LOCK := $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
     --no-header --no-emit-index-url
@@ -45,10 +47,10 @@ AGAIN := $(MAKE) --no-print-directory
 .DELETE_ON_ERROR:
 # Two targets never install into one environment at the same time.
 .NOTPARALLEL:
-.PHONY: help demo test floors chaos bench lint format lock clean
+.PHONY: help demo test test-all floors chaos bench lint format lock clean
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 demo: .venv/.core ## Kill an agent at step 47 of 50, then a worker of a server, and watch them come back (no key, no network)
 	@$(PY) examples/killed_at_47/demo.py $(ARGS)
@@ -56,20 +58,24 @@ demo: .venv/.core ## Kill an agent at step 47 of 50, then a worker of a server, 
 
 # Two runs of the library's: the crash tests fork their process thousands of times, and one that has collected everything
 # is too large. Meanwhile the adapters' environments are made, and then each adapter has a run in its own.
-test: .venv/.test ## Run the tests: the library's, and each adapter's with the newest of its framework
+test: .venv/.test ## Run the tests: the library's, and each adapter's with the newest of its framework; each promise on each store
 	@$(all_of) \
 	$(AGAIN) .venv/.test $(NEWEST) >.venv/adapters.log 2>&1 & adapters=$$!; \
-	run $(PY) $(PYTEST) -n 2 $(FORKING) $(ARGS); \
-	run $(PY) $(PYTEST) -n $(JOBS) $(addprefix --ignore ,$(FORKING)) $(ARGS); \
+	run $(PY) $(PYTEST) $(SAMPLE) -n 2 $(FORKING) $(ARGS); \
+	run $(PY) $(PYTEST) $(SAMPLE) -n $(JOBS) $(addprefix --ignore ,$(FORKING)) $(ARGS); \
 	wait $$adapters || { cat .venv/adapters.log; exit 1; }; \
 	$(foreach name,$(ADAPTERS),$(call tested,$(name),test) $(foreach place,$(call further,$(name)),$(call tested,$(name),$(place)))) \
 	$(verdict)
+
+# Of an adapter or a folder, all tests may be in the sample: exit code 5 is fine.
+test-all: ## Run what "make test" leaves out: the other combinations of stores and callers, and the longer tests
+	@$(MAKE) --no-print-directory test SAMPLE=--rest SOME=rest
 
 floors: $(FLOORS) ## Run each adapter's tests with the oldest versions of its framework
 	@$(all_of) $(foreach name,$(FLOORED),$(call tested,$(name),floor)) $(verdict)
 
 # $(1): an adapter, $(2): one of its environments.
-tested = run $(call venv,$(1),$(2))/bin/python $(PYTEST) -n $(JOBS) $(ARGS) \
+tested = run $(call venv,$(1),$(2))/bin/python $(PYTEST) $(SAMPLE) -n $(JOBS) $(ARGS) \
     $(if $(filter test floor,$(2)),adapters/$(1)/tests $(addprefix --ignore adapters/$(1)/tests/,$(call further,$(1))),adapters/$(1)/tests/$(2));
 # Of some tests only, such as -k, a run may have none: exit code 5. All of them, or one of the whole, is a mistake.
 SOME = $(ARGS)
