@@ -24,6 +24,10 @@ sys.platform = "win32"
 from pathlib import Path
 from stepfast.testing import *
 
+@scene()
+def play(stage):
+    pass
+
 def nothing(*_):
     pass
 
@@ -35,6 +39,7 @@ for attempt in (
     lambda: explore_faults(nothing, nothing, fault="EIO"),
     lambda: explore_power_loss(nothing, nothing),
     lambda: explore_bit_flips(Path(__file__), nothing, 1, 1),
+    lambda: crash_matrix(play),
 ):
     try:
         attempt()
@@ -57,3 +62,9 @@ def test_where_processes_cannot_be_forked_the_import_works_and_the_tools_say_so(
     script.write_text(WITHOUT_FORK)
     ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert ran.stdout == "ok\n", ran.stderr
+
+
+def test_the_import_brings_no_test_framework() -> None:
+    program = "import sys, stepfast.testing; print([name for name in sys.modules if name in ('pytest', 'hypothesis')])"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"

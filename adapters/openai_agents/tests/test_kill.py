@@ -35,7 +35,7 @@ def kill(mode: str, store: str, request: pytest.FixtureRequest, **options: Any) 
 
 @each_mode
 def test_a_run_killed_at_a_boundary_goes_on_and_repeats_nothing(mode: str, request: pytest.FixtureRequest) -> None:
-    kill(mode, "sqlite", request, points=5, moments=1)
+    kill(mode, "sqlite", request, points=4, moments=int(mode == "run"))
 
 
 @not_sqlite

@@ -2,8 +2,8 @@
 
 ``explore`` kills at every line or failpoint, ``random_kills`` at random moments; ``explore_faults`` lets each
 system call fail, ``explore_power_loss`` tries every state a power cut could leave, ``explore_bit_flips``
-damages files. All fork: they need Linux or macOS, and the two that watch system calls need Linux; elsewhere
-they raise ``Unsupported``.
+damages files. ``crash_matrix`` kills a scene of an adapter and resumes it until it is done. All fork: they
+need Linux or macOS, and the two that watch system calls need Linux; elsewhere they raise ``Unsupported``.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class Report:
         kinds = Counter(finding.kind for finding in self.findings)
         found = ", ".join(f"{count} of {kind}" for kind, count in kinds.items()) or "nothing found"
         lines = [
-            f"{self.scene} on {self.store}: {self.kills} kills in {self.lives} lives, {len(self.tried)} trials, "
+            f"{self.scene} on {self.store}: {len(self.tried)} trials, {self.kills} kills, {self.lives} lives, "
             f"{len(self.points)} points, {len(self.missed)} not reached, {self.seconds:.1f} s: {found}"
         ]
         if not self.kills:
