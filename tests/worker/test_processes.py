@@ -57,7 +57,7 @@ def test_a_standby_goes_on_where_a_killed_worker_stopped_long_before_its_lease_e
 def test_the_lease_of_a_killed_worker_runs_out_where_nobody_can_tell_that_it_is_dead(
     launch: Launch, sf: Stepfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = launch(hang_at=2, lease_seconds=1.0)
+    first = launch(hang_at=1, lease_seconds=1.0)
     first.hear("ready")
     intent_id = send(sf, "a")
     first.hear("at")
@@ -67,7 +67,7 @@ def test_the_lease_of_a_killed_worker_runs_out_where_nobody_can_tell_that_it_is_
     monkeypatch.setattr(foraging, "life_of", lambda _owner: "unknown")
     worker = sf.worker(ADDRESS)(lambda run, payload: run.step(len, payload))
     worker.start()
-    assert fate(ended(sf, intent_id)) == ("COMPLETED", 2, 0)
+    assert fate(ended(sf, intent_id)) == ("COMPLETED", 2, 1)
 
 
 @PAIRS

@@ -6,15 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.graph import START
 from langgraph.types import Command
 
 from adapters.langgraph.tests.durable_kit import World, asking, chain, links
-from stepfast import AsyncStepfast, GiveUp, Stepfast, Suspended
+from stepfast import AsyncStepfast, GiveUp, RunFailed, Stepfast, Suspended
 from stepfast.testing.processes import Child, Note
 from stepfast_langgraph import StepfastSaver, durable
 
@@ -137,8 +139,68 @@ def test_a_killed_workers_run_goes_on_at_the_same_superstep_in_another(world: Wo
     assert ended.code == 0, ended.why
     with Stepfast(world.url) as sf:
         seen = sf.describe(intent_id)
-    assert (seen["status"], seen["result"], seen["lost_deliveries"]) == ("COMPLETED", DONE, 1)
+    # The lost delivery had finished a node, so it does not count.
+    assert (seen["status"], seen["result"], seen["delivery_attempt"]) == ("COMPLETED", DONE, 2)
+    assert (seen["lost_deliveries"], seen["step"], seen["last_step"]) == (0, 3, "three")
     assert world.effects.lines() == ["one", "two", "two", "three"]
+
+
+NODES = ["one", "two", "three", "four", "five", "six"]
+
+
+def life(world: World, on_loop: bool, dies: str = "", progress: int = 0) -> Any:
+    """A life of a run. The node that it dies in waits until as much progress is on record."""
+
+    def wait_for_progress() -> None:
+        with Stepfast(world.url) as sf:
+            while len(sf.steps("r")) < progress:
+                time.sleep(0.005)
+
+    def live(_note: Note) -> None:
+        graph = links(world, *NODES[: NODES.index(dies)]) if dies else links(world, *NODES)
+        if dies:
+            ends = world.node(dies, dies=True, before=wait_for_progress)
+            graph.add_node(dies, ends)
+            graph.add_edge(NODES[NODES.index(dies) - 1] if dies != NODES[0] else START, dies)
+        made = durable(graph.compile(), "r", world.url)
+        if on_loop:
+            import asyncio
+
+            asyncio.run(made.arun(GIVEN))
+        else:
+            made.run(GIVEN)
+
+    return live
+
+
+def kill(world: World, on_loop: bool, dies: str, progress: int) -> None:
+    (world.folder / f"died-{dies}").unlink(missing_ok=True)
+    assert Child(life(world, on_loop, dies, progress)).wait(60).code == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
+def test_a_graph_that_gets_on_in_each_life_survives_five_kills(world: World, sf: Stepfast, on_loop: bool) -> None:
+    for number in range(1, 6):
+        kill(world, on_loop, NODES[number], progress=number)
+    ended = Child(life(world, on_loop)).wait(60)
+    assert ended.code == 0, ended.why
+    seen = sf.describe("r")
+    assert (seen["status"], seen["delivery_attempt"], seen["lost_deliveries"]) == ("COMPLETED", 6, 0)
+    assert seen["step"] == 6
+    assert world.effects.counts() == {"one": 1, **dict.fromkeys(NODES[1:], 2)}
+
+
+@pytest.mark.parametrize("dies", [NODES[0], NODES[2]])
+@pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
+def test_a_graph_that_does_not_get_on_is_failed_after_three_kills(
+    world: World, sf: Stepfast, on_loop: bool, dies: str
+) -> None:
+    kills = 3 if dies == NODES[0] else 4  # the first of these lives finishes nodes
+    for _ in range(kills):
+        kill(world, on_loop, dies, progress=kills - 3)
+    with pytest.raises(RunFailed, match="3 of 3 deliveries were lost in a row without a newly finished step"):
+        durable(chain(world, None, *NODES), "r", sf).run(GIVEN)
+    assert world.effects.counts()[dies] == kills
 
 
 # --- on every kind of store ----------------------------------------------------------------------------

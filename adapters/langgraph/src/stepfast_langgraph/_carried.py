@@ -72,6 +72,8 @@ class CarriedSaver(BaseCheckpointSaver[Any]):
             trip.run.report(trip.doing, step=trip.step)
         path = (task_path,) if self._takes_path else ()
         self.saver.put_writes(config, writes, task_id, *path)
+        if trip is not None and isinstance(trip.run, Run) and trip.gets_on(writes, task_id, task_path):
+            trip.progress.record(None, key=task_id, name="progress")
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -81,6 +83,8 @@ class CarriedSaver(BaseCheckpointSaver[Any]):
             await trip.run.report(trip.doing, step=trip.step)
         path = (task_path,) if self._takes_path else ()
         await self.saver.aput_writes(config, writes, task_id, *path)
+        if trip is not None and not isinstance(trip.run, Run) and trip.gets_on(writes, task_id, task_path):
+            await trip.progress.record(None, key=task_id, name="progress")
 
     # --- what is passed on as it is ------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import langgraph.types
+from langgraph.checkpoint.base import WRITES_IDX_MAP
+from langgraph.constants import START
 from langgraph.types import Command
 
 from stepfast import AsyncRun, AsyncStepfast, Codec, Conflict, InvalidInput, NotFound, Run, Stepfast, Suspension
@@ -87,6 +89,8 @@ class Trip:
         self._on_in_doubt = on_in_doubt
         self._nodes: dict[str, None] = {}
         self._step_ended = False
+        self._got_on = False
+        self.progress: Any = run.scope("progress", shared=True)
         self.thread_id = thread_of(run, config)
         # A checkpoint that the caller names is where the run begins; later it goes on from its own last one.
         self._first_config = self._own(config)
@@ -123,6 +127,17 @@ class Trip:
         if not config["configurable"].get("checkpoint_ns"):
             self.step = max(metadata.get("step", 0), 0)
         return {**metadata, GRAPH_RUN_MARK: self._mark}
+
+    def gets_on(self, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str) -> bool:
+        """Returns whether these are the writes of the first task in this attempt that finished in no earlier one.
+
+        It is then recorded as a step, so that the store sees progress if this attempt is lost. A task has the same id
+        in every attempt: one whose writes were lost and that is made again is no progress.
+        """
+        if self._got_on or task_path.endswith(f", {START}") or any(channel in WRITES_IDX_MAP for channel, _ in writes):
+            return False
+        self._got_on = self.progress.recorded(task_id) is None
+        return self._got_on
 
     @property
     def result(self) -> Any:
