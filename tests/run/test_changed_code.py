@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import AsyncStepfast, Diverged, InvalidInput, Stepfast
+from stepfast import AsyncStepfast, Clock, Diverged, InvalidInput, Stepfast
 from tests.run.kit import Boom, Calls, Way, both
 
 # Renamed
@@ -296,6 +296,16 @@ async def test_a_marker_may_be_taken_out_when_no_old_run_is_left(way: Way, calls
 
 
 @both
+async def test_a_marker_is_no_step_of_the_run_s_progress(way: Way, calls: Calls) -> None:
+    sf = way.open()
+    async with way.crashing(sf, "r", total_steps=2) as run:
+        await run.step(calls.a)
+        assert await run.patched("x")
+    shown = await sf.describe("r")
+    assert (shown["step"], shown["last_step"]) == (1, "a")
+
+
+@both
 async def test_a_finished_run_answers_as_it_did(way: Way, calls: Calls) -> None:
     sf = way.open()
     async with sf.run("r") as run:
@@ -305,6 +315,24 @@ async def test_a_finished_run_answers_as_it_did(way: Way, calls: Calls) -> None:
         await run.step(calls.a)
         assert await run.patched("x")
         assert not await run.patched("y")
+
+
+# The version of the code
+
+
+@both
+async def test_the_version_of_the_code_is_kept_and_found(way: Way, calls: Calls) -> None:
+    clock = Clock()
+    first, second = (way.open(code_version=version, clock=clock) for version in ("1.4", "1.5"))
+    async with way.crashing(first, "r") as run:
+        await run.once(calls.charge)
+    async with way.crashing(second, "r") as run:
+        with pytest.raises(Diverged, match=r"code version 1\.4; this is 1\.5"):
+            await run.once(calls.charge_card)
+    assert [i["run_id"] for i in await second.list_intents(labels={"code_version": "1.4"})] == ["r"]
+    assert await second.list_intents(labels={"code_version": "1.5"}) == []
+    checked = [e for e in await second.events("r") if e["event_type"] == "intent.resume_checked"]
+    assert checked[-1]["details"]["code_version"] == "1.5"
 
 
 # Keywords

@@ -83,9 +83,9 @@ UPDATE sf.steps SET voided = 1
 WHERE tenant = :tenant AND journal_id = :journal_id AND key = :key AND generation = :generation
 
 -- name: progress
-SELECT CAST(COALESCE(SUM(CASE WHEN scope = '' AND status <> 'STARTED' AND kind <> 'checkpoint' THEN 1 ELSE 0 END), 0) AS BIGINT),
+SELECT CAST(COALESCE(SUM(CASE WHEN scope = '' AND status <> 'STARTED' AND kind NOT IN ('checkpoint', 'patch') THEN 1 ELSE 0 END), 0) AS BIGINT),
        CAST(COALESCE(SUM(CASE WHEN status <> 'STARTED' THEN tally ELSE 0 END), 0) AS BIGINT),
-       MAX(CASE WHEN scope = '' AND status <> 'STARTED' AND kind <> 'checkpoint' THEN position END)
+       MAX(CASE WHEN scope = '' AND status <> 'STARTED' AND kind NOT IN ('checkpoint', 'patch') THEN position END)
 FROM sf.steps WHERE tenant = :tenant AND journal_id = :journal_id AND voided = 0
 
 -- name: step_at
