@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -60,7 +59,7 @@ class Stage:
     def model(self, name: str, request: Any = None) -> Iterator[str]:
         """One real call of a scripted model: the body computes its answer.
 
-        Returns a receipt that is unique to this call. A script that puts it into the answer (as the id of a tool call
+        Yields a receipt that is unique to this call. A script that puts it into the answer (as the id of a tool call
         or as a part of its text) lets the matrix see when the framework has got that answer: a later ``request``
         contains it, as it contains the answers of tools. Whatever a request contains counts as finished.
         """
@@ -90,10 +89,6 @@ class Stage:
         return WAITING
 
     # What happened so far, for rules and checks
-
-    def effects(self) -> Counter[str]:
-        """How often each call was made, in all lives; a model's name begins with ``model:``."""
-        return Counter(line["call"] for line in self.story() if "call" in line)
 
     def answer_of(self, name: str) -> str | None:
         """What an effect returned, or None if it never happened."""
