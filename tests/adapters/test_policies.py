@@ -120,6 +120,8 @@ def test_the_most_particular_word_counts() -> None:
     [
         ({"readOnlyHint": True}, RETRY),
         ({"idempotentHint": True}, RETRY),
+        ({"read_only_hint": True, "destructive_hint": False}, RETRY),
+        ({"idempotent_hint": True, "destructive_hint": True}, ASK),
         ({"destructiveHint": True}, ASK),
         ({"idempotentHint": True, "destructiveHint": True}, ASK),
         ({"readOnlyHint": False, "idempotentHint": None}, None),

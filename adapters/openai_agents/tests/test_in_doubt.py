@@ -281,7 +281,7 @@ async def test_a_policy_by_name_counts_more_than_what_the_tool_says(url: str) ->
 
 async def test_a_policy_that_does_not_exist_is_refused_by_name() -> None:
     with pytest.raises(InvalidInput, match=r"policies\['charge'\]"):
-        await DurableRunner.run(None, "x", run_id="r", policies={"charge": "twice"})
+        await DurableRunner.run(None, "x", run_id="r", policies={"charge": "twice"})  # type: ignore[dict-item]
 
 
 def test_a_policy_is_of_a_copy_and_the_tool_stays_as_it_was() -> None:

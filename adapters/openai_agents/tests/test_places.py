@@ -14,8 +14,8 @@ from agents import Agent, function_tool
 
 from adapters.openai_agents.tests.kit import Scripted, call, in_turns, outputs, text
 from stepfast import Stepfast, open_store
+from stepfast.adapters import close_shared
 from stepfast_openai_agents import DurableRunner, StepfastSession, Suspended, once
-from stepfast_openai_agents._clients import close_clients
 from tests import postgres_server
 from tests.contract.http_places import Served
 
@@ -41,13 +41,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     if request.param == "postgres":
         server: postgres_server.Server = request.getfixturevalue("postgres")
         yield server.database(f"agents_{uuid4().hex[:12]}")
-        close_clients()
+        close_shared()
         return
     monkeypatch.setenv("STEPFAST_API_KEY", uuid4().hex.encode().hex())
     with open_store(f"sqlite:///{tmp_path}/served.db") as store:
         served = Served(store)
         yield served.url
-        close_clients()
+        close_shared()
         served.stop()
 
 

@@ -51,7 +51,7 @@ if typing.TYPE_CHECKING:
     from stepfast.adapters.replay import mark_replayed, replayed
     from stepfast.adapters.seams import Seam, install, uninstall, within
     from stepfast.adapters.serving import input_from, serve
-    from stepfast.adapters.settings import OnWait, Settings, choice
+    from stepfast.adapters.settings import OnWait, RunName, Settings, choice, flag, run_name
     from stepfast.adapters.standing import Standing, apart, apart_async, carried
     from stepfast.adapters.stores import LazyStore, OpenStore, StoreLike, close_shared, open_any
     from stepfast.adapters.usage import Meter, Price, Prices, Usage
@@ -83,6 +83,7 @@ __all__ = [
     "Price",
     "Prices",
     "Request",
+    "RunName",
     "Seam",
     "Settings",
     "Standing",
@@ -102,6 +103,7 @@ __all__ = [
     "differences",
     "digest",
     "drive",
+    "flag",
     "hinted",
     "idempotent",
     "input_from",
@@ -118,6 +120,7 @@ __all__ = [
     "policy_from",
     "probing",
     "replayed",
+    "run_name",
     "serve",
     "shorten",
     "then",
@@ -141,7 +144,7 @@ _HOMES = {
     "replay": "mark_replayed replayed",
     "seams": "Seam install uninstall within",
     "serving": "input_from serve",
-    "settings": "OnWait Settings choice",
+    "settings": "OnWait RunName Settings choice flag run_name",
     "standing": "Standing apart apart_async carried",
     "stores": "LazyStore OpenStore StoreLike close_shared open_any",
     "usage": "Meter Price Prices Usage",

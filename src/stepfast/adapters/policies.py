@@ -125,21 +125,23 @@ def declared(tool: Any) -> Policy | None:
 
 
 def hinted(tool: Any) -> Policy | None:
-    """Return the policy that follows from a tool's MCP annotations, on the tool or in its ``metadata``.
+    """Return the policy that follows from a tool's MCP annotations, wherever its framework keeps them.
 
     ``readOnlyHint`` and ``idempotentHint`` make it *retry*; ``destructiveHint`` makes it *ask*, whatever else is said.
     They are the word of the tool's server: where that is not to be trusted, name the tool in ``policies``.
     """
-    for about in (tool, getattr(tool, "annotations", None), getattr(tool, "metadata", None)):
-        if _says(about, "destructiveHint"):
+    for about in (tool, *(getattr(tool, name, None) for name in ("annotations", "mcp_annotations", "metadata"))):
+        if _says(about, "destructiveHint", "destructive_hint"):
             return ASK
-        if _says(about, "readOnlyHint") or _says(about, "idempotentHint"):
+        if _says(about, "readOnlyHint", "read_only_hint", "idempotentHint", "idempotent_hint"):
             return RETRY
     return None
 
 
-def _says(about: Any, hint: str) -> bool:
-    return (about.get(hint) if isinstance(about, Mapping) else getattr(about, hint, None)) is True
+def _says(about: Any, *hints: str) -> bool:
+    """Whether one of the hints is set; versions of MCP's own package spell them in two ways."""
+    given = about.get if isinstance(about, Mapping) else lambda hint: getattr(about, hint, None)
+    return any(given(hint) is True for hint in hints)
 
 
 def once_policy(reconcile: Callable[..., Any] | None = None, on_error: OnError = "ask") -> Policy:
@@ -223,8 +225,8 @@ class Policies:
         """
         if self._default != ASK:
             return
-        silent = [name for name, tool, fallback in tools if self._found(name, tool, fallback) is None]
-        new = [name for name in dict.fromkeys(silent) if name not in _announced]
+        unknown = [each for each in tools if each[0] not in _announced]
+        new = list(dict.fromkeys(name for name, tool, kind in unknown if self._found(name, tool, kind) is None))
         if new:
             _announced.update(new)
             log.warning(

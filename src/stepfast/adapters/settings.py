@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from stepfast import inputs as check
 from stepfast.adapters.drift import OnDrift
 from stepfast.adapters.policies import OnInDoubt, Policies, PolicyLike
 from stepfast.adapters.usage import Prices, check_prices
-from stepfast.inputs import choice
+from stepfast.errors import InvalidInput, Suspended
+from stepfast.inputs import choice, flag
 
-__all__ = ["OnWait", "Settings", "choice"]
+__all__ = ["OnWait", "RunName", "Settings", "choice", "flag", "run_name"]
 
 OnWait = Literal["suspend", "block", "return"]
+RunName = str | Callable[[Any], str] | None
+"""How ``durable`` names its runs: a name, a function of the input, or None if each call brings one."""
 
 
 class Settings:
@@ -46,6 +49,10 @@ class Settings:
         self.max_delivery_attempts = check.whole("max_delivery_attempts", max_delivery_attempts, least=1, optional=True)
         self.wait = check.seconds("wait", wait)
 
+    def returns(self, waits: Suspended, run_id: str | None) -> bool:
+        """Whether a call returns what its run waits for; a run that a tool has opened by itself is not its own."""
+        return self.on_wait == "return" and run_id is not None and waits.run_id == run_id
+
     def run_options(self, framework: str, **labels: str) -> dict[str, Any]:
         """Return the options with which an adapter opens a run: ``client.run(run_id, payload=…, **options)``."""
         shown = {name: text[:100] for name, text in labels.items() if text}
@@ -56,3 +63,11 @@ class Settings:
             "on_wait": "view" if self.on_wait == "return" else self.on_wait,
             "wait": self.wait,
         }
+
+
+def run_name(run_id: str | None, named: RunName, given: Any = None) -> str:
+    """Return the name of a run: that of the call, or what ``durable`` was told. `InvalidInput` if there is neither."""
+    found = run_id or (named(given) if callable(named) else named)
+    if not found:
+        raise InvalidInput("run_id: a durable run needs a name, by which it is found again; pass run_id=….")
+    return found

@@ -2,134 +2,81 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any
 
 from agents import Model, ModelProvider, ModelResponse
 from agents.items import TResponseStreamEvent
 
-from stepfast import Diverged
+from stepfast.adapters import Request, model_call
 
-from ._current import Here, here
-from ._request import Request, differences, input_of
-from ._spans import mark_replayed
+from ._attempt import Here, place, show_replay
+from ._request import request_of
 from ._stream import events_of, pack_completed
-from ._values import pack_response, unpack_items, unpack_response
-
-log = logging.getLogger("stepfast")
-
-_POSITIONAL = ("system_instructions", "input", "model_settings", "tools", "output_schema", "handoffs", "tracing")
+from ._values import pack_response, unpack_items, unpack_response, usage_of
 
 
-class _Call(NamedTuple):
-    """One model call and its place in the journal."""
+class _Inner:
+    """Something of the caller's, with methods of ours in front."""
 
-    at: Here
-    key: str
-    request: Request
-    packed: dict[str, Any]
-
-    async def record(self, function: Any) -> dict[str, Any]:
-        loop = self.at.loop
-        with self.at.drive.guarded():
-            recorded: dict[str, Any] = await loop.scope.options(
-                key=self.key, name=loop.agent, kind="model", inputs=self.request.summary, on_drift="accept"
-            ).step(function)
-        return recorded
-
-    def accept(self, recorded: dict[str, Any], *, live: bool) -> None:
-        """Compare what was recorded with what would be asked now, and go on to the next turn."""
-        drive, loop = self.at.drive, self.at.loop
-        items = input_of(recorded["request"], loop.recorded)
-        if not live:
-            with drive.guarded():
-                self._compare(recorded["request"], items)
-        loop.recorded, loop.sent = items, self.request.items
-        loop.turn += 1
-        loop.replayed = not live
-        if live:
-            drive.live = True
-        else:
-            ids = (item.get(name) for item in recorded["response"]["output"] for name in ("id", "call_id"))
-            drive.old_ids.update(i for i in ids if isinstance(i, str))
-
-    def _compare(self, recorded: dict[str, Any], items: list[str]) -> None:
-        policy = self.at.drive.settings.on_drift
-        found = differences(recorded, items, self.request) if policy != "accept" else []
-        if not found:
-            return
-        told = "\n  ".join(found)
-        text = f"model call {self.key} of agent {self.at.loop.agent} was recorded for another request:\n  {told}"
-        if policy == "warn":
-            log.warning("%s", text)
-            return
-        raise Diverged(
-            f"{text}\nPut the agent back as it was, pass on_drift='warn' or 'accept' to go on by the recorded answer, "
-            f"or rewind the run to {self.key}.",
-            key=self.key,
-            differences=found,
-        )
-
-
-class DurableModel(Model):
-    """A model whose calls are steps of the durable run they are made in. Outside of one it is the model itself."""
-
-    def __init__(self, inner: Model) -> None:
+    def __init__(self, inner: Any) -> None:
         self.inner = inner
 
-    def _plan(self, at: Here, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
-        at.drive.check()
-        loop = at.loop
-        given = {**dict(zip(_POSITIONAL, args, strict=False)), **kwargs}
-        request = Request(
-            self.inner,
-            given["system_instructions"],
-            given["input"],
-            given["model_settings"],
-            given["tools"],
-            given["output_schema"],
-            given["handoffs"],
-            given.get("prompt"),
-            loop.known,
-        )
-        return _Call(at, f"model:{loop.turn}", request, request.pack(loop.sent))
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # asked for before there is one, by a copy
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+async def _ask(at: Here, request: Request, ask: Callable[[], Any], pack: Callable[[Any], dict[str, Any]]) -> Any:
+    """Make a model call or answer it from the journal; returns the answer as it is recorded."""
+    loop, attempt, key = at.loop, at.attempt, at.loop.talk.key
+    flow = model_call(
+        attempt,
+        loop.scope,
+        key=key,
+        agent=loop.agent,
+        request=request,
+        ask=ask,
+        pack=lambda answer: {"response": pack(answer)},
+        unpack=lambda recorded: recorded["response"],
+        measure=usage_of,
+        conversation=loop.talk,
+    )
+    response, replayed = await loop.scope.drive(flow)
+    if replayed:
+        show_replay(key)
+        ids = (item.get(name) for item in response["output"] for name in ("id", "call_id"))
+        attempt.old_ids.update(i for i in ids if isinstance(i, str))
+    return response
+
+
+class DurableModel(_Inner, Model):
+    """A model whose calls are steps of the durable run they are made in. Outside of one it is the model itself."""
 
     async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
-        at = here()
+        at = place.here()
         if at is None:
-            return await self.inner.get_response(*args, **kwargs)
-        call = self._plan(at, args, kwargs)
-        live = False
-
-        async def ask() -> dict[str, Any]:
-            nonlocal live
-            live = True
-            await at.drive.report(at.loop, "model call")
-            response = await self.inner.get_response(*args, **kwargs)
-            return {"request": call.packed, "response": pack_response(response)}
-
-        recorded = await call.record(ask)
-        if not live:
-            mark_replayed(call.key)
-        call.accept(recorded, live=live)
-        return unpack_response(recorded["response"])
+            return await self.inner.get_response(*args, **kwargs)  # type: ignore[no-any-return]
+        request = request_of(self.inner, args, kwargs, at.loop.talk.digests)
+        recorded = await _ask(at, request, lambda: self.inner.get_response(*args, **kwargs), pack_response)
+        return unpack_response(recorded)
 
     async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
-        at = here()
+        at = place.here()
         if at is None:
             async for event in self.inner.stream_response(*args, **kwargs):
                 yield event
             return
-        call = self._plan(at, args, kwargs)
-        if at.loop.scope.recorded(call.key) is not None:
-            recorded = await call.record(_not_asked)
-            mark_replayed(call.key)
-            call.accept(recorded, live=False)
-            for event in events_of(recorded["response"]):
+        attempt, loop = at.attempt, at.loop
+        attempt.check()
+        request = request_of(self.inner, args, kwargs, loop.talk.digests)
+        if loop.scope.recorded(loop.talk.key) is not None:
+            for event in events_of(await _ask(at, request, _not_asked, pack_completed)):
                 yield event
             return
-        await at.drive.report(at.loop, "model call")
+        await loop.scope.drive(attempt.reporting(loop.agent, "model call", loop.talk.turn + 1))
         done: list[Any] = []
         async for event in self.inner.stream_response(*args, **kwargs):
             if event.type == "response.output_item.done":
@@ -138,10 +85,8 @@ class DurableModel(Model):
                 response = event.response
                 if not response.output and done:  # some providers send the items only one by one
                     response.output = list(done)
-                packed = {"request": call.packed, "response": pack_completed(response)}
-                recorded = await call.record(lambda packed=packed: packed)
-                call.accept(recorded, live=True)
-                response.output = unpack_items(recorded["response"]["output"])
+                recorded = await _ask(at, request, partial(_same, response), pack_completed)
+                response.output = unpack_items(recorded["output"])
             yield event
 
     def get_retry_advice(self, request: Any) -> Any:
@@ -151,44 +96,35 @@ class DurableModel(Model):
 
     async def close(self) -> None:
         """The model is the caller's."""
-        close = getattr(self.inner, "close", None)
-        if close is not None:
-            await close()
+        await _if_there(self.inner, "close")
 
     async def _cleanup_on_run_end(self, owner: object) -> None:
-        cleanup = getattr(self.inner, "_cleanup_on_run_end", None)
-        if cleanup is not None:
-            await cleanup(owner)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "inner":  # asked for before there is one, by a copy
-            raise AttributeError(name)
-        return getattr(self.inner, name)
+        await _if_there(self.inner, "_cleanup_on_run_end", owner)
 
 
-def _not_asked() -> dict[str, Any]:
+def _same(response: Any) -> Any:
+    return response
+
+
+def _not_asked() -> Any:
     raise AssertionError("a recorded model call was made again")
 
 
-class DurableProvider(ModelProvider):
-    """The user's provider, whose models are durable."""
+async def _if_there(inner: Any, name: str, *args: Any) -> None:
+    method = getattr(inner, name, None)
+    if method is not None:
+        await method(*args)
 
-    def __init__(self, inner: ModelProvider) -> None:
-        self.inner = inner
+
+class DurableProvider(_Inner, ModelProvider):
+    """The user's provider, whose models are durable."""
 
     def get_model(self, model_name: str | None) -> Model:
         return durable_model(self.inner.get_model(model_name))
 
     async def aclose(self) -> None:
         """The provider is the caller's."""
-        close = getattr(self.inner, "aclose", None)
-        if close is not None:
-            await close()
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "inner":
-            raise AttributeError(name)
-        return getattr(self.inner, name)
+        await _if_there(self.inner, "aclose")
 
 
 def durable_model(model: Model) -> Model:

@@ -1,23 +1,20 @@
 """The SDK's default runner, replaced by one that finds the durable run it is called in.
 
 That is how runs inside tools (``agent.as_tool()``) and guardrails are seen. Outside of a durable run it does what the
-runner before it did.
+runner before it does.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
 
-from ._conduct import nested
-from ._current import here
-from ._streaming import nested_streamed
+from ._attempt import place
+from ._conduct import nested, nested_streamed
 
 _lock = threading.Lock()
-Elsewhere = Callable[[], Any]
 
 
 class StepfastAgentRunner(AgentRunner):
@@ -28,7 +25,7 @@ class StepfastAgentRunner(AgentRunner):
         self.outside: Any = None
 
     async def run(self, starting_agent: Any, input: Any, **kwargs: Any) -> Any:  # noqa: A002 - the SDK's name
-        at = here()
+        at = place.here()
         if at is not None:
             return await nested(self.inner, at, starting_agent, input, kwargs)
         if self.outside is not None:
@@ -36,12 +33,12 @@ class StepfastAgentRunner(AgentRunner):
         return await self.inner.run(starting_agent, input, **kwargs)
 
     def run_sync(self, starting_agent: Any, input: Any, **kwargs: Any) -> Any:  # noqa: A002
-        if here() is None and self.outside is None:
+        if place.here() is None and self.outside is None:
             return self.inner.run_sync(starting_agent, input, **kwargs)
         return super().run_sync(starting_agent, input, **kwargs)
 
     def run_streamed(self, starting_agent: Any, input: Any, **kwargs: Any) -> Any:  # noqa: A002
-        at = here()
+        at = place.here()
         if at is not None:
             return nested_streamed(self.inner, at, starting_agent, input, kwargs)
         if self.outside is not None:

@@ -1,4 +1,4 @@
-"""Sessions inside a durable run: what they gave is recorded, and what is added to them is added once.
+"""Sessions inside a durable run: their history is recorded as first seen, and what is added to them is added once.
 
 A crashed attempt has already written to the session; the next one must see the history that the first one saw.
 """
@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from stepfast import DID_NOT_HAPPEN, Happened
+from stepfast.adapters import Stopped, plain
 
-from ._current import Drive, Stopped, here
-from ._plain import plain
+from ._attempt import AgentAttempt, place
 from .session import Head, StepfastSession
 
 
 class JournaledSession:
     """The user's session as the SDK sees it during a durable run."""
 
-    def __init__(self, drive: Drive, inner: Any) -> None:
-        self._drive = drive
+    def __init__(self, attempt: AgentAttempt, inner: Any) -> None:
+        self._attempt = attempt
         self._inner = inner
 
     @property
@@ -34,40 +35,39 @@ class JournaledSession:
         return getattr(self._inner, "session_settings", None)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("_inner", "_drive"):
+        if name in ("_inner", "_attempt"):
             raise AttributeError(name)
         found = getattr(self._inner, name)
         return functools.partial(self._compact, found) if name == "run_compaction" else found
 
+    def _key(self, what: str) -> tuple[Any, str]:
+        at = place.here()
+        if at is None:
+            raise Stopped
+        at.attempt.check()
+        return at.loop.scope, f"session:{what}:{at.loop.ordinals.number(f'session {what}')}"
+
+    async def _step(self, what: str, name: str, function: Callable[[], Any], inputs: Any = None) -> Any:
+        scope, key = self._key(what)
+        with self._attempt.guarded():
+            options = scope.options(key=key, name=name, kind="session", inputs=inputs or self.session_id)
+            return await options.step(function)
+
     async def _compact(self, run_compaction: Any, *args: Any, **kwargs: Any) -> None:
         """Compaction of the stored history is a call to the provider, and made once too."""
-        scope, key = self._key("compact")
 
         async def compact() -> None:
             await _awaited(run_compaction(*args, **_known(run_compaction, kwargs)))
 
-        with self._drive.guarded():
-            await scope.options(key=key, name="run_compaction", kind="session", inputs=self.session_id).step(compact)
-
-    def _key(self, what: str) -> tuple[Any, str]:
-        at = here()
-        if at is None:
-            raise Stopped
-        at.drive.check()
-        return at.loop.scope, f"session:{what}:{at.loop.ordinal(f'session {what}')}"
+        await self._step("compact", "run_compaction", compact)
 
     async def get_items(self, limit: int | None = None, **kwargs: Any) -> list[Any]:
         """The history as this run saw it first."""
-        scope, key = self._key("get")
 
         async def read() -> Any:
             return plain(await _awaited(self._inner.get_items(limit, **_known(self._inner.get_items, kwargs))))
 
-        with self._drive.guarded():
-            items = await scope.options(
-                key=key, name="get_items", kind="session", inputs=[self.session_id, limit]
-            ).step(read)
-        return list(items)
+        return list(await self._step("get", "get_items", read, [self.session_id, limit]))
 
     async def add_items(self, items: list[Any], **kwargs: Any) -> None:
         """Added once, although the run may come by here again."""
@@ -81,7 +81,7 @@ class JournaledSession:
             tail = plain(await _awaited(self._inner.get_items(len(added)))) if added else []
             return Happened(None) if tail == added else DID_NOT_HAPPEN
 
-        with self._drive.guarded():
+        with self._attempt.guarded():
             await scope.options(
                 key=key,
                 name="add_items",
@@ -92,23 +92,19 @@ class JournaledSession:
 
     async def pop_item(self, **kwargs: Any) -> Any:
         """Taken once; what it was is recorded."""
-        scope, key = self._key("pop")
 
         async def pop() -> Any:
             return plain(await _awaited(self._inner.pop_item(**_known(self._inner.pop_item, kwargs))))
 
-        with self._drive.guarded():
-            return await scope.options(key=key, name="pop_item", kind="session", inputs=self.session_id).step(pop)
+        return await self._step("pop", "pop_item", pop)
 
     async def clear_session(self, **kwargs: Any) -> None:
         """Cleared once."""
-        scope, key = self._key("clear")
 
         async def clear() -> None:
             await _awaited(self._inner.clear_session(**_known(self._inner.clear_session, kwargs)))
 
-        with self._drive.guarded():
-            await scope.options(key=key, name="clear_session", kind="session", inputs=self.session_id).step(clear)
+        await self._step("clear", "clear_session", clear)
 
 
 class AtomicSession(JournaledSession):
@@ -122,16 +118,13 @@ class AtomicSession(JournaledSession):
 
     async def get_items(self, limit: int | None = None, **kwargs: Any) -> list[Any]:
         """The history as this run saw it first."""
-        scope, key = self._key("get")
         session = self._inner
 
         async def look() -> Any:
             return (await session.head()).last(session._limit(limit))
 
-        with self._drive.guarded():
-            spans = await scope.options(
-                key=key, name="get_items", kind="session", inputs=[self.session_id, limit]
-            ).step(look)
+        spans = await self._step("get", "get_items", look, [self.session_id, limit])
+        with self._attempt.guarded():
             return await session.read(spans)
 
     async def add_items(self, items: list[Any], **kwargs: Any) -> None:
@@ -140,7 +133,7 @@ class AtomicSession(JournaledSession):
 
         async def add(head: Head) -> tuple[Any, list[Any]]:
             numbers, ops = await self._inner.adding(head, added)
-            return {"session": self.session_id, "numbers": numbers}, ops  # for who rewinds the run
+            return {"session": self.session_id, "numbers": numbers}, ops  # for a rewind of the run
 
         if added:
             await self._change("add", add)
@@ -171,14 +164,14 @@ class AtomicSession(JournaledSession):
         async def write(value: Any, ops: list[Any]) -> Any:
             return await scope.record(value, key=key, name=what, kind="session", also=ops)
 
-        with self._drive.guarded():
+        with self._attempt.guarded():
             if scope.recorded(key) is not None:
                 return await scope.record(None, key=key, name=what, kind="session")
             return await self._inner.change(plan, write)
 
 
-async def _awaited(told: Any) -> Any:
-    return await told if inspect.isawaitable(told) else told
+async def _awaited(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
 
 
 def _known(method: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -189,9 +182,9 @@ def _known(method: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in kwargs.items() if name in parameters}
 
 
-def journaled(drive: Drive, session: Any) -> Any:
+def journaled(attempt: AgentAttempt, session: Any) -> Any:
     if session is None or isinstance(session, JournaledSession):
         return session
-    if isinstance(session, StepfastSession) and session.is_in_store_of(drive.run):
-        return AtomicSession(drive, session)
-    return JournaledSession(drive, session)
+    if isinstance(session, StepfastSession) and session.is_in_store_of(attempt.run):
+        return AtomicSession(attempt, session)
+    return JournaledSession(attempt, session)

@@ -8,7 +8,8 @@ from typing import Any
 from openai.types import responses as r
 from openai.types.responses import Response, ResponseCompletedEvent, ResponseUsage
 
-from ._plain import plain
+from stepfast.adapters import mark_replayed, plain
+
 from ._values import pack_items, unpack_items
 
 _DETAILS = ("input_tokens_details", "output_tokens_details")
@@ -72,9 +73,7 @@ class _Numbered:
 
     def __call__(self, kind: Any, event_type: str, **fields: Any) -> Any:
         self.number += 1
-        made = kind.model_construct(type=event_type, sequence_number=self.number, **fields)
-        object.__setattr__(made, "stepfast_replayed", True)
-        return made
+        return mark_replayed(kind.model_construct(type=event_type, sequence_number=self.number, **fields))
 
 
 def events_of(packed: dict[str, Any]) -> Iterator[Any]:

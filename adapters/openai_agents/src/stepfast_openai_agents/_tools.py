@@ -10,7 +10,7 @@ import copy
 import functools
 import inspect
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from agents import AsyncComputer, Computer, FunctionTool, ModelBehaviorError
@@ -18,14 +18,12 @@ from agents import tool as sdk_tools
 from agents.tool import invoke_function_tool
 from agents.tool_context import ToolContext
 
-from stepfast import StepFailed, StepfastError, Suspension
+from stepfast import StepFailed
+from stepfast.adapters import COMPOSITE, STOPPED, Policy, Stopped, tool_call
 
-from ._current import STOPPED, Doubt, Here, Stopped, here, standing
-from ._policies import COMPOSITE, Policy, declared
-from ._spans import mark_replayed
-from ._values import pack_output, unpack_output
+from ._attempt import Here, place, show_replay
 
-Effect = Callable[[], Awaitable[Any]]
+Effect = Callable[[], Any]
 
 # Not in every version that we work with.
 _CUSTOM_TOOL: tuple[type[Any], ...] = tuple(filter(None, [getattr(sdk_tools, "CustomTool", None)]))
@@ -59,85 +57,38 @@ async def perform(
     policy: Policy,
     inputs: Any,
     arguments: dict[str, Any],
-    context: Any,
     effect: Effect,
+    context: Any = None,
     keep_errors: bool = False,
 ) -> Any:
-    """One tool call as a step of the run. Whatever stops the run stops it at the next boundary, not here.
-
-    ``keep_errors``: the SDK shows the tool's exceptions to the model, so they are recorded. Otherwise one ends the run,
-    and the call is made again when that goes on.
-    """
-    drive = at.drive
-    live = False
-
-    async def call() -> Any:
-        nonlocal live
-        live = drive.live = True
-        before = None if drive.keeper is None else drive.keeper.take(context)
-        try:
-            output = await effect()
-        except Exception as error:
-            if policy.on_error == "ask":
-                raise Doubt from error
-            raise
-        try:
-            changed = None if drive.keeper is None else drive.keeper.changes(before, context)
-            return pack_output(drive.run.codec, output, changed)
-        except Exception as error:
-            if policy.kind == "retry":
-                raise
-            raise Doubt from error  # it has happened, and what it gave cannot be kept
-
-    try:
-        drive.check()
-        if at.scope.recorded(key) is None:
-            await drive.report(at.loop, name)
-        if policy.kind == "retry":
-            recorded = await at.scope.options(
-                key=key, name=name, kind="tool", inputs=inputs, record_errors=keep_errors
-            ).step(call)
-        else:
-            recorded = await at.scope.options(
-                key=key,
-                name=name,
-                inputs=inputs,
-                on_in_doubt=_in_doubt(policy, arguments),
-                retry_on=() if keep_errors else (Exception,),
-            ).once(call)
-    except Stopped:
-        return STOPPED
-    except Doubt as doubt:
-        drive.in_doubt = doubt.__cause__ or doubt
-        return STOPPED
-    except StepFailed:
-        raise
-    except (StepfastError, Suspension) as error:
-        drive.stop(error)
-        return STOPPED
-    output, changed = unpack_output(recorded)
-    if not live:
-        mark_replayed(key)
-        if drive.keeper is not None:
-            drive.keeper.apply(changed, context)
+    """Make a tool call as a step of the run; what stops the run stops it at the next boundary, not here."""
+    flow = tool_call(
+        at.attempt,
+        at.scope,
+        key=key,
+        name=name,
+        policy=policy,
+        inputs=inputs,
+        arguments=arguments,
+        effect=effect,
+        context=context,
+        keep_errors=keep_errors,
+        agent=at.loop.agent,
+        turn=at.loop.talk.turn + 1,
+    )
+    output, replayed = await at.scope.drive(flow)
+    if replayed:
+        show_replay(key)
     return output
 
 
-def _in_doubt(policy: Policy, arguments: dict[str, Any]) -> Any:
-    if policy.kind != "probe":
-        return policy.kind
-    probe = policy.probe
-    assert probe is not None  # noqa: S101
-
-    async def ask() -> Any:
-        told = probe(**arguments)
-        return await told if inspect.isawaitable(told) else told
-
-    return ask
+def fallback_of(tool: Any) -> Policy | None:
+    """What is known of a kind of tool: one made of an agent is entered again."""
+    return COMPOSITE if getattr(tool, "_is_agent_tool", False) else None
 
 
 def parsed(arguments: str) -> dict[str, Any]:
-    """The arguments of a call for whoever looks at it; what is no JSON object is shown as it came."""
+    """Return the arguments of a call; what is no JSON object is shown as it came."""
     try:
         found = json.loads(arguments or "{}")
     except ValueError:
@@ -158,7 +109,7 @@ def _function_tool(tool: FunctionTool) -> FunctionTool:
     on_invoke_tool.__annotations__ = {"ctx": ToolContext, "arguments": str, "return": Any}
     copied = copy.copy(tool)
     copied.on_invoke_tool = _dressed(tool.on_invoke_tool, on_invoke_tool)
-    # Enforced inside instead, so that what a time-out gave is in the journal.
+    # Enforced inside instead, so that the output of a time-out is in the journal.
     copied.timeout_seconds = None
     return copied
 
@@ -189,10 +140,10 @@ def _kind_of(kind: Any) -> Any:
 
 
 async def _invoke(tool: FunctionTool, ctx: ToolContext[Any], arguments: str) -> Any:
-    at = here()
+    at = place.here()
     if at is None:
         return await invoke_function_tool(function_tool=tool, context=ctx, arguments=arguments)
-    policy = at.drive.policy_of(tool.name, declared(tool) or (COMPOSITE if _runs_agents(tool) else None))
+    policy = at.attempt.settings.policies.of(tool.name, tool, fallback_of(tool))
     key = f"tool:{ctx.tool_call_id}"
     if policy.kind == "composite":
         return await _enter(at, key, tool, ctx, arguments)
@@ -230,14 +181,10 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _runs_agents(tool: FunctionTool) -> bool:
-    return bool(getattr(tool, "_is_agent_tool", False))
-
-
 async def _enter(at: Here, key: str, tool: FunctionTool, ctx: ToolContext[Any], arguments: str) -> Any:
     """A tool that runs agents: entered again, with what they had finished answered from the journal."""
     inner = at.scope.scope(key, shared=True)
-    with standing(at._replace(scope=inner)):
+    with place.standing(at._replace(scope=inner)):
         try:
             return await invoke_function_tool(function_tool=tool, context=ctx, arguments=arguments)
         except Stopped:
@@ -272,27 +219,28 @@ async def _shown(tool: FunctionTool, ctx: ToolContext[Any], error: Exception) ->
 # --- the other tools that run here ---------------------------------------------------------------
 
 
+async def _other(tool: Any, key: Callable[[Here], str], name: str, effect: Effect, **call: Any) -> Any:
+    """A call of a tool whose exceptions the SDK shows to the model itself."""
+    at = place.here()
+    if at is None:
+        output = effect()
+        return await output if inspect.isawaitable(output) else output
+    policy = at.attempt.settings.policies.of(tool.name, tool)
+    return await perform(at, key=key(at), name=name, policy=policy, effect=effect, keep_errors=True, **call)
+
+
 def _custom_tool(tool: Any) -> Any:
     copied = copy.copy(tool)
 
     async def on_invoke_tool(ctx: ToolContext[Any], given: str) -> Any:
-        async def effect() -> Any:
-            told = tool.on_invoke_tool(ctx, given)
-            return await told if inspect.isawaitable(told) else told
-
-        at = here()
-        if at is None:
-            return await effect()
-        return await perform(
-            at,
-            key=f"tool:{ctx.tool_call_id}",
-            name=tool.name,
-            policy=at.drive.policy_of(tool.name, declared(tool)),
+        return await _other(
+            tool,
+            lambda _: f"tool:{ctx.tool_call_id}",
+            tool.name,
+            lambda: tool.on_invoke_tool(ctx, given),
             inputs=[tool.name, given],
             arguments={"input": given},
             context=ctx.context,
-            effect=effect,
-            keep_errors=True,
         )
 
     copied.on_invoke_tool = on_invoke_tool
@@ -303,27 +251,19 @@ def _executor(tool: Any, executor: Any) -> Any:
     """Of shell tools: the request names its call."""
 
     async def run(request: Any) -> Any:
-        async def effect() -> Any:
-            told = executor(request)
-            return await told if inspect.isawaitable(told) else told
-
-        at = here()
-        if at is None:
-            return await effect()
-        data = getattr(request, "data", None)
-        call_id = getattr(data, "call_id", None)
-        if call_id is None:
-            call_id = f"{at.loop.turn}.{at.loop.ordinal(f'shell {at.loop.turn}')}"
-        return await perform(
-            at,
-            key=f"tool:{call_id}",
-            name=tool.name,
-            policy=at.drive.policy_of(tool.name, declared(tool)),
+        call_id = getattr(getattr(request, "data", None), "call_id", None)
+        at = place.here()
+        if call_id is None and at is not None:
+            turn = at.loop.talk.turn
+            call_id = f"{turn}.{at.loop.ordinals.number(f'shell {turn}')}"
+        return await _other(
+            tool,
+            lambda _: f"tool:{call_id}",
+            tool.name,
+            lambda: executor(request),
             inputs=[tool.name, call_id],
             arguments={"request": request},
             context=getattr(getattr(request, "ctx_wrapper", None), "context", None),
-            effect=effect,
-            keep_errors=True,
         )
 
     return run
@@ -356,24 +296,17 @@ def _step_of(name: str, method: Any) -> Any:
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         tool, inner = self.__dict__["stepfast_tool"], self.__dict__["stepfast_inner"]
 
-        async def effect() -> Any:
-            told = getattr(inner, name)(*args, **kwargs)
-            return await told if inspect.isawaitable(told) else told
+        def key(at: Here) -> str:
+            turn = at.loop.talk.turn
+            return f"tool:{tool.name}:{turn}.{at.loop.ordinals.number(f'{tool.name} {turn}')}"
 
-        at = here()
-        if at is None:
-            return await effect()
-        number = at.loop.ordinal(f"{tool.name} {at.loop.turn}")
-        return await perform(
-            at,
-            key=f"tool:{tool.name}:{at.loop.turn}.{number}",
-            name=f"{tool.name}.{name}",
-            policy=at.drive.policy_of(tool.name, declared(tool)),
+        return await _other(
+            tool,
+            key,
+            f"{tool.name}.{name}",
+            lambda: getattr(inner, name)(*args, **kwargs),
             inputs=[name],
             arguments={"operation": args},
-            context=None,
-            effect=effect,
-            keep_errors=True,
         )
 
     return call

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -13,26 +12,17 @@ from agents import ModelResponse, Usage
 from agents.items import TResponseOutputItem
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 
-from stepfast import Codec, Unencodable
-from stepfast.stored_names import TOOL_RESULT_MARK
-
-from ._plain import plain
-
-log = logging.getLogger("stepfast")
-
-_NO_OUTPUT = "a tool gave a %s, which cannot be stored; its text is kept and used instead (%s)"
+from stepfast.adapters import Usage as Used
+from stepfast.adapters import plain
 
 
 def result_of(value: Any) -> Any:
-    """A final output for whoever looks at the run from outside: whole, unlike what goes into a request."""
+    """Return a final output as it is seen from outside the run: whole, unlike what goes into a request."""
     if isinstance(value, pydantic.BaseModel):
         return value.model_dump(mode="json", warnings=False)
     if isinstance(value, list | tuple):
         return [result_of(item) for item in value]
     return plain(value)
-
-
-# --- a model's answer ----------------------------------------------------------------------------
 
 
 @cache
@@ -105,24 +95,17 @@ def _complete(counted: dict[str, Any]) -> None:
             counted[name] = {**dict.fromkeys(needed, 0), **found}
 
 
-# --- a tool's output -----------------------------------------------------------------------------
-
-
-def pack_output(codec: Codec, output: Any, context: dict[str, Any] | None) -> dict[str, Any]:
-    """What a tool gave, with what it changed in the context. What cannot be stored is kept as the model sees it."""
-    try:
-        codec.encode(output)
-    except Unencodable as error:
-        log.warning(_NO_OUTPUT, type(output).__name__, error)
-        output = str(output)
-    packed = {TOOL_RESULT_MARK: 1, "output": output}
-    if context is not None:
-        packed["context"] = context
-    return packed
-
-
-def unpack_output(recorded: Any) -> tuple[Any, dict[str, Any] | None]:
-    """A recorded output; or what a person or a probe said it was, which is not wrapped."""
-    if isinstance(recorded, dict) and recorded.get(TOOL_RESULT_MARK) == 1:
-        return recorded["output"], recorded.get("context")
-    return recorded, None
+def usage_of(recorded: dict[str, Any]) -> Used | None:
+    """Return what a recorded model call used."""
+    found = recorded["response"].get("usage")
+    if not isinstance(found, dict):
+        return None
+    details = found.get("input_tokens_details")
+    if isinstance(details, list):  # so some versions keep them
+        details = details[0] if details else None
+    return Used(
+        requests=found.get("requests") or 0,
+        input_tokens=found.get("input_tokens") or 0,
+        output_tokens=found.get("output_tokens") or 0,
+        cached_tokens=(details.get("cached_tokens") or 0) if isinstance(details, dict) else 0,
+    )

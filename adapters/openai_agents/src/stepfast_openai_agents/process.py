@@ -9,15 +9,13 @@ from typing import Any
 from agents.run import AgentRunner
 
 from stepfast import InvalidInput
+from stepfast.adapters import Occurrences, OnDrift, OnInDoubt, PolicyLike, Prices, StoreLike, digest, plain
 
-from ._clients import StoreLike
-from ._current import OnDrift, OnWait
-from ._plain import plain
-from ._policies import OnInDoubt
-from ._request import digest
+from ._attempt import AgentSettings, OnWait
+from ._execution import Execution
 from ._runner import install
 from ._streaming import stream
-from .runner import Durable
+from .runner import playing
 
 NameOf = Callable[[Any, Any], str]
 
@@ -25,24 +23,23 @@ NameOf = Callable[[Any, Any], str]
 class _Outside(AgentRunner):
     """Takes the runs that begin outside of any durable run, and makes each one durable."""
 
-    def __init__(self, base: AgentRunner, name_of: NameOf, options: dict[str, Any]) -> None:
-        self._base = base
-        self._name_of = name_of
-        self._options = options
-        self._taken: dict[str, int] = {}
+    def __init__(self, base: AgentRunner, name_of: NameOf, store: StoreLike, settings: AgentSettings) -> None:
+        self._base, self._name_of = base, name_of
+        self._store, self._settings = store, settings
+        self._taken = Occurrences()
 
-    def _durable(self, agent: Any, given: Any) -> Durable:
+    def _execution(self, agent: Any, given: Any) -> Execution:
         name = self._name_of(agent, given)
-        self._taken[name] = self._taken.get(name, 0) + 1
         # The same call again in one process is another run, and the next process counts the same way.
-        number = self._taken[name]
-        return Durable(name if number == 1 else f"{name}#{number}", **self._options)
+        number = self._taken.number(name)
+        return Execution(name if number == 1 else f"{name}#{number}", self._store, settings=self._settings)
 
     async def run(self, starting_agent: Any, input: Any, **kwargs: Any) -> Any:  # noqa: A002 - the SDK's name
-        return await self._durable(starting_agent, input).execute(self._base, starting_agent, input, kwargs)
+        execution = self._execution(starting_agent, input)
+        return await execution.execute(starting_agent, input, kwargs, playing(self._base))
 
     def run_streamed(self, starting_agent: Any, input: Any, **kwargs: Any) -> Any:  # noqa: A002
-        return stream(self._durable(starting_agent, input), self._base, starting_agent, input, kwargs)
+        return stream(self._execution(starting_agent, input), self._base, starting_agent, input, kwargs)
 
 
 def durable_agents(
@@ -50,10 +47,11 @@ def durable_agents(
     *,
     store: StoreLike = None,
     on_in_doubt: OnInDoubt = "ask",
-    policies: Mapping[str, OnInDoubt] | None = None,
+    policies: Mapping[str, PolicyLike] | None = None,
     on_drift: OnDrift = "raise",
     on_wait: OnWait | None = None,
     labels: Mapping[str, str] | None = None,
+    prices: Prices | None = None,
 ) -> Armed:
     """Make every ``Runner.run``, ``run_sync`` and ``run_streamed`` of this process durable, until ``disarm()``.
 
@@ -64,15 +62,9 @@ def durable_agents(
     prefix = run_id if run_id is not None else os.environ.get("STEPFAST_RUN_ID")
     if prefix is None:
         raise InvalidInput("run_id: runs need names to be found again; pass run_id=… or set STEPFAST_RUN_ID.")
-    options: dict[str, Any] = {
-        "store": store,
-        "on_in_doubt": on_in_doubt,
-        "policies": policies,
-        "on_drift": on_drift,
-        "on_wait": on_wait,
-        "labels": labels,
-    }
-    Durable("check", **options)  # what is wrong with these is told now, not at the first run
+    settings = AgentSettings(
+        on_in_doubt=on_in_doubt, policies=policies, on_drift=on_drift, on_wait=on_wait, labels=labels, prices=prices
+    )
     runner = install()
     if runner.outside is not None:
         raise InvalidInput("durable_agents() is armed already in this process; disarm() it first.")
@@ -85,7 +77,7 @@ def durable_agents(
         def name_of(agent: Any, given: Any) -> str:
             return f"{text}/{agent.name}.{digest(plain(given))}"
 
-    runner.outside = _Outside(runner.inner, name_of, options)
+    runner.outside = _Outside(runner.inner, name_of, store, settings)
     return Armed()
 
 

@@ -13,9 +13,8 @@ from typing import Any
 from urllib.parse import quote
 
 from stepfast import AsyncRun, AsyncStore, Codec, Conflict, Damaged, InvalidInput
+from stepfast.adapters import StoreLike, open_any
 from stepfast.threads import DeleteRecords, GetRecord, ListRecords, Op, PutRecord, Record
-
-from ._clients import StoreLike, client_of
 
 HEADS = "openai_agents.session"
 ITEMS = "openai_agents.session_item"
@@ -90,10 +89,10 @@ class StepfastSession:
             raise InvalidInput("session_id: must be a text that is not empty.")
         self.session_id = session_id
         self.session_settings = session_settings
-        client = client_of(store)
-        self._store = client.store
-        self._async = AsyncStore(client.store)
-        self._codec = codec or client.codec
+        opened = open_any(store, shared=True)
+        self._store = opened.store
+        self._async = AsyncStore(opened.store)
+        self._codec = codec or opened.codec
         self._prefix = f"{quote(session_id, safe='')}/"
 
     # --- the protocol ------------------------------------------------------------------------------

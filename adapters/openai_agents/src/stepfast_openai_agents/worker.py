@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
-from stepfast import AsyncRun, AsyncStepfast, AsyncWorker, GiveUp
+from stepfast import AsyncRun, AsyncStepfast, AsyncWorker, InvalidInput
+from stepfast.adapters import input_from, serve
 
-from .runner import DurableRunner, summary
-
-_HINT = 'send {"input": "…"} or the input itself'
+from ._attempt import AgentSettings
+from ._execution import Execution
+from ._runner import install
+from .runner import DurableRunner, divided, playing
 
 
 def agent_worker(
@@ -21,20 +24,34 @@ def agent_worker(
     runner: dict[str, Any] | None = None,
     worker: dict[str, Any] | None = None,
 ) -> AsyncWorker:
-    """A worker that runs an agent for each intent of an address; the run is the intent's own.
+    """Return a worker that runs an agent for each intent of an address; the run is the intent's own.
 
     The payload is the input, or ``{"input": …}``. ``agent`` may be a function that makes the agent of a payload.
     ``runner`` holds options of `DurableRunner.run`, the SDK's too; ``worker`` those of ``sf.worker``. An approval or a
-    one-shot call in doubt makes the intent WAITING and frees the worker; whoever claims after the answer goes on.
+    one-shot call in doubt makes the intent WAITING and frees the worker; any worker goes on after the answer.
     """
+    try:
+        call = inspect.signature(DurableRunner.run).bind(agent, **{"on_wait": "suspend", **(runner or {})})
+    except TypeError as error:
+        raise InvalidInput(f"runner: must hold options of DurableRunner.run: {error}.") from None
+    call.apply_defaults()
+    execution, theirs = divided(call.arguments)
+    return serving(client, address, agent, execution.settings, theirs, concurrency=concurrency, **(worker or {}))
 
-    async def handle(run: AsyncRun, payload: Any) -> Any:
-        given = payload.get("input") if isinstance(payload, dict) else payload
-        if not isinstance(given, str | list):
-            raise GiveUp(f"payload: an agent needs a text or a list of items as its input; {_HINT}.")
+
+def serving(
+    client: AsyncStepfast, address: str, agent: Any, settings: AgentSettings, theirs: dict[str, Any], **options: Any
+) -> AsyncWorker:
+    """Return the worker, with ``theirs`` for the SDK and ``options`` for ``sf.worker``."""
+
+    async def handle(run: AsyncRun, unpacked: tuple[Any, Any]) -> Any:
+        payload, given = unpacked
+        execution = Execution(run=run, settings=settings)
         chosen = agent(payload) if callable(agent) else agent
-        options: dict[str, Any] = {"on_wait": "suspend", **(runner or {}), "run": run}
-        return summary(await DurableRunner.run(chosen, given, **options))
+        result = await execution.execute(chosen, given, theirs, playing(install().inner))
+        return await execution.summary(result)
 
-    made = client.worker(address, concurrency=concurrency, **(worker or {}))
-    return made(handle)
+    def unpack(payload: Any) -> tuple[Any, Any]:
+        return payload, input_from(payload, (str, list), "a text or a list of items")
+
+    return serve(client, address, handle, unpack=unpack, **options)
