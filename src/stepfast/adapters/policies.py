@@ -140,8 +140,9 @@ def hinted(tool: Any) -> Policy | None:
 
 def _says(about: Any, *hints: str) -> bool:
     """Whether one of the hints is set; versions of MCP's own package spell them in two ways."""
-    given = about.get if isinstance(about, Mapping) else lambda hint: getattr(about, hint, None)
-    return any(given(hint) is True for hint in hints)
+    if isinstance(about, Mapping):
+        return any(about.get(hint) is True for hint in hints)
+    return any(getattr(about, hint, None) is True for hint in hints)
 
 
 def once_policy(reconcile: Callable[..., Any] | None = None, on_error: OnError = "ask") -> Policy:
