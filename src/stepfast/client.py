@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from stepfast import inputs as check
+from stepfast.bindings import of_result
 from stepfast.clock import Clock, new_id
 from stepfast.codec import Codec
 from stepfast.core import Core, Retention, check_run_options
@@ -117,7 +118,7 @@ def dress(run: Any, opened: OpenedRun, core: Core, on_error: OnError) -> Any:
     session.face = run
     run.restored, run.verdict, run.on_error = opened.restored, opened.verdict, on_error
     if session.replaying and session.intent.result is not None:
-        run.result = session.codec.decode(session.intent.result, bind=session.bind("result", 0))
+        run.result = session.codec.decode(session.intent.result, bind=of_result(session.tenant, session.journal_id))
     if session.lease is not None:
         core.heart.add(session)
     token = current_frame.set(Frame(session, "", current_actor()))

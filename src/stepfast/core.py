@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from stepfast import bindings
 from stepfast import inputs as check
 from stepfast.clock import from_micros, new_id
 from stepfast.codec import Codec, KeyRing
@@ -173,13 +174,13 @@ class Core:
         if self.code_version is not None:
             named = {CODE_VERSION: self.code_version, **named}
         ends = check.moment("deadline_at", deadline_at)
-        packed = None if payload is None else self.codec.encode(payload, bind=b"payload")
+        intent_id = new_id()
         return NewIntent(
-            intent_id=new_id(),
+            intent_id=intent_id,
             intent_type=RUN_TYPE,
             to_agent=f"{RUN_ADDRESS}/{run_id}",
             run_id=run_id,
-            payload=packed,
+            payload=self._pack_payload(intent_id, payload),
             body_hash=None if payload is None else self.codec.fingerprint((payload,), {})[0],
             labels=named,
             total_steps=total_steps,
@@ -205,6 +206,10 @@ class Core:
         return adopt(intent, lease, self.codec, self.tenant, self.owner, options, self.checks)
 
     # --- intents ---------------------------------------------------------------------------------
+
+    def _pack_payload(self, intent_id: str, payload: Any) -> bytes | None:
+        """A new intent begins a journal of the same id."""
+        return None if payload is None else self.codec.encode(payload, bind=bindings.of_payload(self.tenant, intent_id))
 
     def send(self, intent: Mapping[str, Any], idempotency_key: str | None) -> Flow[str]:
         known = {
@@ -234,13 +239,14 @@ class Core:
         check.seconds("ttl_seconds", intent.get("ttl_seconds"), positive=True)
         payload = intent.get("payload")
         hashed = {k: v for k, v in intent.items() if k != "correlation_id"}
+        intent_id = new_id()
         new = NewIntent(
-            intent_id=new_id(),
+            intent_id=intent_id,
             intent_type=intent["intent_type"],
             to_agent=intent["to_agent"],
             from_agent=intent.get("from_agent"),
             correlation_id=intent.get("correlation_id"),
-            payload=None if payload is None else self.codec.encode(payload, bind=b"payload"),
+            payload=self._pack_payload(intent_id, payload),
             labels=check.labels(intent.get("labels")),
             idempotency_key=check.name("idempotency_key", idempotency_key, optional=True),
             body_hash=None if idempotency_key is None else self.codec.fingerprint((hashed,), {})[0],
@@ -327,7 +333,7 @@ class Core:
         check.text("reason", reason)
         check.text("actor", actor, optional=False)
         intent = yield from find(name)
-        bind = f"{self.tenant}|{intent.journal_id}|result|0".encode()
+        bind = bindings.of_result(self.tenant, intent.journal_id)
         packed = self.codec.encode(result, bind=bind) if status is Status.COMPLETED else None
         op = FinishIntent(intent_id=intent.intent_id, status=status, result=packed, reason=reason, actor=actor)
         return self.show((yield from do(op)))
@@ -377,7 +383,7 @@ class Core:
                 keys = ", ".join(d.key for d in open_ones)
                 raise InvalidInput(f"key: run {name!r} waits for several decisions; name one of {keys}.")
             key = open_ones[0].key
-        bind = f"{self.tenant}|{intent.journal_id}|answer:{key}|0".encode("utf-8", "surrogatepass")
+        bind = bindings.of_answer(self.tenant, intent.journal_id, key)
         op = AnswerDecision(
             journal_id=intent.journal_id,
             key=key,
@@ -404,7 +410,7 @@ class Core:
         )
         meta: dict[str, Any] = {}
         if versions:
-            bind = f"{self.tenant}|{intent.journal_id}|checkpoint|{versions[0].version}".encode()
+            bind = bindings.of_checkpoint(self.tenant, intent.journal_id, versions[0].version)
             try:
                 meta = self.codec.decode(versions[0].meta, bind=bind)
             except Damaged as error:  # opening the run falls back to the version before; looking in goes on
@@ -492,10 +498,12 @@ class Core:
     # --- shapes ----------------------------------------------------------------------------------
 
     def show(self, intent: Intent) -> dict[str, Any]:
-        def value(data: bytes | None, bind: str) -> Any:
-            return None if data is None else self.codec.decode(data, bind=bind.encode())
+        place = (self.tenant, intent.journal_id)
 
-        prefix = f"{self.tenant}|{intent.journal_id}|"
+        def value(data: bytes | None, bind: bytes) -> Any:
+            return None if data is None else self.codec.decode(data, bind=bind)
+
+        payload = intent.payload
         return {
             "intent_id": intent.intent_id,
             "run_id": intent.run_id,
@@ -507,9 +515,9 @@ class Core:
             "lifecycle_status": str(intent.status),
             "waiting_reason": intent.waiting_reason,
             "labels": intent.labels,
-            "payload": value(intent.payload, "payload"),
-            "result": value(intent.result, prefix + "result|0"),
-            "error": value(intent.error, prefix + "error|0"),
+            "payload": None if payload is None else bindings.open_payload(self.codec, payload, *place),
+            "result": value(intent.result, bindings.of_result(*place)),
+            "error": value(intent.error, bindings.of_error(*place)),
             "reason": intent.reason,
             "delivery_attempt": intent.attempt,
             "lost_deliveries": intent.lost,
@@ -526,8 +534,7 @@ class Core:
     def show_event(self, event: Event, intent: Intent) -> dict[str, Any]:
         shown = event.as_dict()
         if event.data is not None:
-            bind = f"{self.tenant}|{intent.journal_id}|error|0".encode()
-            shown["data"] = self.codec.decode(event.data, bind=bind)
+            shown["data"] = self.codec.decode(event.data, bind=bindings.of_error(self.tenant, intent.journal_id))
         return shown
 
     def show_evidence(self, decision: Decision, asked: dict[str, Any]) -> Any:
@@ -537,9 +544,8 @@ class Core:
         return {**asked, "started_at": iso(asked["started_at"])}
 
     def show_decision(self, decision: Decision, intent: Intent) -> dict[str, Any]:
-        prefix = f"{self.tenant}|{decision.journal_id}|"
-        asked = f"{prefix}question:{decision.key}|0".encode("utf-8", "surrogatepass")
-        question = self.codec.decode(decision.question, bind=asked)
+        bind = bindings.of_question(self.tenant, decision.journal_id, decision.key)
+        question = self.codec.decode(decision.question, bind=bind)
         return {
             "key": decision.key,
             "run_id": intent.run_id,

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple
 
 from stepfast._failpoints import declare, failpoint
+from stepfast.bindings import of_answer, of_question
 from stepfast.clock import new_id
 from stepfast.codec import Codec
 from stepfast.errors import Diverged, RunBusy, RunFailed, StepfastError, Suspension
@@ -94,7 +95,7 @@ class Deciding(Reporting):
 
         Without ``wait``, the decision as it stands.
         """
-        packed = self.codec.encode(question, bind=self.bind(f"question:{key}", 0))
+        packed = self.codec.encode(question, bind=of_question(self.tenant, self.journal_id, key))
         decision: Decision | None = None
         if self.intent.status is Status.COMPLETED:
             decision = yield from self._recorded(key)
@@ -115,7 +116,7 @@ class Deciding(Reporting):
             )
             decision = yield from do(ask)
         failpoint("ask.asked")
-        asked = self.codec.decode(decision.question, bind=self.bind(f"question:{key}", 0))
+        asked = self.codec.decode(decision.question, bind=of_question(self.tenant, self.journal_id, key))
         if kind == "ask" and asked != question:
             raise Diverged(
                 f"decision {key} was asked with other words or other evidence.\n  recorded: {asked}\n"
@@ -272,7 +273,7 @@ class Deciding(Reporting):
         raise self.poison
 
     def as_answer(self, decision: Decision) -> Answer:
-        bind = self.bind(f"answer:{decision.key}", 0)
+        bind = of_answer(self.tenant, self.journal_id, decision.key)
         outcome = decision.outcome or ""
         return Answer(
             outcome=outcome,

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from stepfast.bindings import of_error
 from stepfast.core import Core
 from stepfast.errors import AlreadyFinished, Fenced, GiveUp, StepfastError, StoreError, Suspended, Suspension
 from stepfast.flow import Call, Do, Flow, Sleep
@@ -138,7 +139,7 @@ class Handling:
         """An error for the history: a line that everybody may read, and its traceback in the codec's hands."""
         codec, intent = self._core.codec, job.intent
         name = type(error).__name__
-        bind = f"{self._core.tenant}|{intent.journal_id}|error|0".encode()
+        bind = of_error(self._core.tenant, intent.journal_id)
         reason = name if codec.encrypts else f"{name}: {error}"[:2000]
         return reason, codec.encode(describe_error(error), bind=bind)
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from stepfast._failpoints import declare, failpoint
+from stepfast.bindings import of_error, of_result
 from stepfast.clock import new_id
 from stepfast.codec import Codec
 from stepfast.deciding import Deciding, Frame, OnWait, current_actor, current_frame
@@ -264,8 +265,9 @@ class Ledger(Deciding):
         yield from self.ready()
         lease = self.hold()
         failpoint("run.before_finish")
-        packed = self.codec.encode(result, bind=self.bind("result", 0)) if status is Status.COMPLETED else None
-        wrong = None if error is None else self.codec.encode(describe_error(error), bind=self.bind("error", 0))
+        place = (self.tenant, self.journal_id)
+        packed = self.codec.encode(result, bind=of_result(*place)) if status is Status.COMPLETED else None
+        wrong = None if error is None else self.codec.encode(describe_error(error), bind=of_error(*place))
         ending = FinishIntent(
             intent_id=lease.intent_id,
             status=status,
@@ -289,7 +291,7 @@ class Ledger(Deciding):
         """Give the lease up without an ending; whoever opens the run next goes on."""
         if self.lease is None or self.poison is not None:
             return
-        data = self.codec.encode(describe_error(error), bind=self.bind("error", 0))
+        data = self.codec.encode(describe_error(error), bind=of_error(self.tenant, self.journal_id))
         release = ReleaseIntent(lease=self.lease, reason=self.reason_of(error), data=data)
         self.intent = (yield Do([*self.last_words(), release]))[-1]
         self.lease = None

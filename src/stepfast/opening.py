@@ -11,6 +11,7 @@ import msgspec
 from stepfast import inputs as check
 from stepfast import telemetry
 from stepfast._failpoints import failpoint
+from stepfast.bindings import of_error
 from stepfast.clock import new_id
 from stepfast.codec import Codec
 from stepfast.deciding import OnWait
@@ -423,7 +424,7 @@ def ended_badly(intent: Intent, codec: Codec, tenant: str) -> RunFailed:
     why = f": {intent.reason}" if intent.reason else ""
     details: dict[str, Any] = {"intent_id": intent.intent_id, "status": str(intent.status)}
     if intent.error is not None:
-        details["error"] = codec.decode(intent.error, bind=f"{tenant}|{intent.journal_id}|error|0".encode())
+        details["error"] = codec.decode(intent.error, bind=of_error(tenant, intent.journal_id))
     return RunFailed(
         f"run {name} is {intent.status}{why}. Its finished steps are kept: sf.revive({name!r}) lets it go on.",
         **details,

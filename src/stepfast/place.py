@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from stepfast import inputs as check
+from stepfast.bindings import open_payload
 from stepfast.codec import Codec
 from stepfast.deciding import current_actor, current_frame
 from stepfast.errors import InvalidInput, StepfastError, Suspended, Suspension
@@ -342,7 +343,7 @@ class RunFace(Place):
         """What the intent was sent with."""
         session = self._session
         data = session.intent.payload
-        return None if data is None else session.codec.decode(data, bind=b"payload")
+        return None if data is None else open_payload(session.codec, data, session.tenant, session.journal_id)
 
     @property
     def codec(self) -> Codec:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from stepfast._failpoints import declare, failpoint
+from stepfast.bindings import of_answer, of_checkpoint
 from stepfast.errors import (
     Diverged,
     Fenced,
@@ -383,7 +384,7 @@ class Session(Ledger):
             question=self._evidence(step),
             outcomes=["done", "retry", "fail"],
         )
-        bind = self.bind(f"answer:{decision.key}", 0)
+        bind = of_answer(self.tenant, self.journal_id, decision.key)
         if decision.outcome == "done":
             value = None if decision.value is None else self.codec.decode(decision.value, bind=bind)
             yield from self._settle(step, StepStatus.FINISHED, value)
@@ -435,7 +436,7 @@ class Session(Ledger):
     def _write_checkpoint(
         self, call: StepCall, lease: Lease, version: int, state: Any, meta: dict[str, Any], pin: str | None, keep: int
     ) -> Flow[None]:
-        bind = self.bind("checkpoint", version)
+        bind = of_checkpoint(self.tenant, self.journal_id, version)
         packed, blob_id, pieces = self.pack(state, bind)
         row = Checkpoint(
             journal_id=self.journal_id,

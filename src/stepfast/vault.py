@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from stepfast.bindings import of_checkpoint, of_value
 from stepfast.clock import new_id
 from stepfast.codec import Codec
 from stepfast.errors import Damaged, InvalidInput, NotFound, RunFinished, StepfastError, Suspension
@@ -40,7 +41,7 @@ class Vault:
         return self.intent.journal_id
 
     def bind(self, key: str, generation: int) -> bytes:
-        return f"{self.tenant}|{self.journal_id}|{key}|{generation}".encode("utf-8", "surrogatepass")
+        return of_value(self.tenant, self.journal_id, key, generation)
 
     def idempotency_key(self, key: str) -> str:
         """Stable over attempts, for a receiver that can tell a repeat."""
@@ -123,7 +124,7 @@ class Vault:
         """The state and the description of a checkpoint, if it is whole; `Damaged` otherwise."""
         if not self.codec.verify_seal(row.seal, *checkpoint_parts(row)):
             raise Damaged(f"checkpoint {row.version} is damaged: its seal does not match.", version=row.version)
-        bind = self.bind("checkpoint", row.version)
+        bind = of_checkpoint(self.tenant, self.journal_id, row.version)
         state = yield from self.unpack(row.state, row.blob_id, bind)
         return state, self.codec.decode(row.meta, bind=bind)
 

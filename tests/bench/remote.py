@@ -343,7 +343,7 @@ def blocked(shop: Workshop) -> list[Figure]:
         sent = client.send_intent({"intent_type": "bench.v1", "to_agent": ADDRESS, "payload": {}})
         shop.tell(f"blocking for {seconds:.0f} s")
         client.wait_for(sent, timeout=seconds + 120)
-        lost = client.get_intent(sent)["lost_deliveries"]
+        lost = sum(event["event_type"] == "intent.delivery_lost" for event in client.events(sent))
         done.set()
         for thread in threads:
             thread.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -193,9 +194,19 @@ def test_values_that_cannot_be_read_here_are_shown_as_text(embedded: Cli) -> Non
     assert "Point(x=7)" in embedded.json("intents", "get", first)["payload"]["$opaque"]
     assert "Point(x=7)" in embedded("intents", "get", first).stdout
     assert embedded.json("intents", "get", second)["payload"] == {"$opaque": "encrypted"}
-    embedded("intents", "cancel", second)
-    again = embedded("intents", "retry", second).stdout.strip()  # what cannot be read is sent again as it is
+    again = embedded("intents", "retry", first, "--any").stdout.strip()  # what cannot be built here is sent again
+    with Stepfast(embedded.url) as sf:
+        assert sf.get_intent(again)["payload"] == [Point(7)]
+
+
+def test_a_payload_is_sent_again_only_where_its_key_is(embedded: Cli) -> None:
     with Stepfast(embedded.url, codec=Codec(keyring=_ring())) as sf:
+        sent = sf.send_intent({"intent_type": "t", "to_agent": "a", "payload": {"secret": 42}})
+        told = embedded.error("intents", "retry", sent, "--any", code=1)["message"]
+        assert f"the payload of {sent} cannot be sent again without its key" in told
+        assert len(sf.list_intents()) == 1
+        keys = f"k1:{b64encode(bytes(range(32))).decode()}"
+        again = embedded("intents", "retry", sent, "--any", STEPFAST_ENCRYPTION_KEYS=keys).stdout.strip()
         assert sf.get_intent(again)["payload"] == {"secret": 42}
 
 

@@ -121,7 +121,12 @@ class Seen:
 
     @property
     def lost(self) -> int:
-        return sum(intent.lost for intent in self.intents)
+        return sum(map(self.losses, self.intents))
+
+    def losses(self, intent: Intent) -> int:
+        """How many deliveries of an intent were lost, also those that it does not count because it got on."""
+        lost = ("intent.delivery_lost", "intent.delivery_failed")
+        return sum(event.event_type in lost for event in self.events[intent.intent_id])
 
     def snapshot(self) -> Any:
         """All that may not change once everything is done."""

@@ -15,6 +15,7 @@ from typing import Any
 from stepfast import AlreadyFinished, Fenced, RunFailed, Stepfast, StoreError, Suspended
 from stepfast.clock import Clock
 from stepfast.intents import TERMINAL, Status
+from stepfast.stores.base import LOCAL_TENANT
 from stepfast.testing import Effects
 from stepfast.testing.processes import Child
 from tests.crash.stage import Stage, check_rows, look
@@ -219,9 +220,9 @@ class Crew:
         lost = {}
         for intent in seen.intents:
             (load,) = (label for label in _labels(seen, intent) if label.endswith(".load"))
-            lost[load.partition(".")[0]] = intent.lost
+            losses = lost[load.partition(".")[0]] = seen.losses(intent)
             # Each delivery is the first one, one after a loss, or one after a person's answer.
-            assert intent.attempt <= 1 + intent.lost + len(seen.decisions[intent.journal_id])
+            assert intent.attempt <= 1 + losses + len(seen.decisions[intent.journal_id])
         for label, count in counts.items():
             number, _, part = label.partition(".")
             most = 1 if part == "charge" else 1 + lost[number]
@@ -233,9 +234,10 @@ class Crew:
 
 
 def _labels(seen: Any, intent: Any) -> Counter[str]:
+    from stepfast.bindings import open_payload
     from stepfast.codec import Codec
 
-    payload = Codec().decode(intent.payload, bind=b"payload")
+    payload = open_payload(Codec(), intent.payload, LOCAL_TENANT, intent.journal_id)
     return Counter(label for label in seen.labels if label.partition(".")[0] == str(payload["order"]))
 
 

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from stepfast import Codec, Stepfast
+from stepfast.bindings import of_payload
 from stepfast.clock import new_id
 from stepfast.codec import KeyRing
 from stepfast.intents import Intent
@@ -19,6 +20,7 @@ from stepfast.server.keys import create_key
 from stepfast.server.mesh import Mesh
 from stepfast.server.settings import Settings
 from stepfast.stores import Store
+from stepfast.stores.base import LOCAL_TENANT
 
 Running = Callable[..., Any]
 ASK: dict[str, Any] = {"intent_type": "intent.demo.v1", "to_agent": "agent://acme/prod/worker", "payload": {"x": 1}}
@@ -237,7 +239,7 @@ async def test_values_that_the_server_cannot_read_are_opaque(wire: Wire, store: 
         (Codec().encode([float("nan")], bind=b"payload"), [{"$opaque": "float"}]),
         (Codec().encode(b"bytes", bind=b"payload"), {"$opaque": "bytes"}),
         (b"not ours at all", {"$opaque": "unknown_format"}),
-        (Codec().encode({"x": 1}, bind=b"elsewhere"), {"$opaque": "damaged"}),
+        (Codec().encode({"x": 1}, bind=of_payload(LOCAL_TENANT, "another intent")), {"$opaque": "damaged"}),
     ]
     for data, shown in values:
         new = NewIntent(intent_id=new_id(), intent_type="t", to_agent="a", payload=data)

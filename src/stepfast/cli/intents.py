@@ -244,8 +244,10 @@ def retry(
     To go on where it stopped, `stepfast intents revive` it instead.
     """
     from stepfast.addresses import last_name
+    from stepfast.bindings import move_payload
     from stepfast.cli.reach import open_client
     from stepfast.clock import new_id
+    from stepfast.errors import KeyUnavailable
     from stepfast.intents import Status
     from stepfast.ops import CreateIntent, GetIntent, NewIntent
 
@@ -262,13 +264,19 @@ def retry(
             raise Problem(
                 f"{old.intent_id} is {old.status}, so there is nothing to retry. With --any it is sent anyway."
             )
+        fresh, payload = new_id(), old.payload
+        if payload is not None:  # its class need not be known here, but its key must be
+            try:
+                payload = move_payload(sf.codec, payload, sf.store.tenant, old.journal_id, fresh)
+            except KeyUnavailable as error:
+                raise Problem(f"the payload of {old.intent_id} cannot be sent again without its key. {error}") from None
         new = NewIntent(
-            intent_id=new_id(),
+            intent_id=fresh,
             intent_type=old.intent_type,
             to_agent=old.to_agent,
             from_agent=old.from_agent,
             correlation_id=old.correlation_id,
-            payload=old.payload,  # as it is: it may be encrypted, or of a class that is not known here
+            payload=payload,
             meta=old.meta,
             labels=old.labels,
             max_delivery_attempts=old.max_delivery_attempts,

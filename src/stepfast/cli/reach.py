@@ -29,11 +29,12 @@ _CONNECT_SECONDS = 3.0
 class Looking(Codec):
     """For looking in from outside: a value that cannot be built here is shown as text and is no error."""
 
-    def decode(self, data: bytes, *, bind: bytes = b"") -> Any:
+    def decode(self, data: bytes, *, bind: bytes = b"", earlier: bytes | None = None) -> Any:
         try:
-            return super().decode(data, bind=bind)
+            return super().decode(data, bind=bind, earlier=earlier)
         except CodecError as error:
-            what = "encrypted" if isinstance(error, KeyUnavailable) else self.describe(data, bind=bind)
+            encrypted = isinstance(error, KeyUnavailable)
+            what = "encrypted" if encrypted else self.describe(data, bind=bind, earlier=earlier)
         if b"|question:" in bind:  # a question is a record with a text in it
             return {"question": f"({what})", "started_at": None}
         return {"$opaque": what}

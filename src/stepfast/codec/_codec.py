@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from hmac import compare_digest
 from struct import pack
 from typing import Any, TypeVar
 
-from stepfast.errors import CodecError, InvalidInput, KeyUnavailable, Unencodable, UnknownFormat
+from stepfast.errors import CodecError, Damaged, InvalidInput, KeyUnavailable, Unencodable, UnknownFormat
 from stepfast.stored_names import SEAL_PERSON
 
 from . import _envelope, _fingerprint, _read, _registry, _text, _write
@@ -73,15 +74,36 @@ class Codec:
             )
         return _envelope.wrap(payload, typed, bind, self._keyring, self._max_size, self._compress_above)
 
-    def decode(self, data: bytes, *, bind: bytes = b"") -> Any:
-        """The value that encode() was given with the same ``bind``. Raises CodecError and its kinds only."""
+    def decode(self, data: bytes, *, bind: bytes = b"", earlier: bytes | None = None) -> Any:
+        """The value that encode() was given with the same ``bind``. Raises CodecError and its kinds only.
+
+        ``earlier`` is what values of that place were bound to in an older format; it is tried if ``bind`` does not fit.
+        """
         if type(data) is not bytes:
             data = _as_bytes(data)
-        payload, typed = _envelope.unwrap(data, bind, self._keyring, self._max_size)
+        if earlier is None:
+            payload, typed = _envelope.unwrap(data, bind, self._keyring, self._max_size)
+        else:
+            payload, typed = self._unwrap(data, bind, earlier)
         try:
             return _read.from_msgpack(payload, typed, self._registry, self._strict)
         except RecursionError:
             return _on_fresh_stack(lambda: _read.from_msgpack(payload, typed, self._registry, self._strict), CodecError)
+
+    def rebind(self, data: bytes, *, bind: bytes, to: bytes, earlier: bytes | None = None) -> bytes:
+        """The same value bound to another place; no class is built, so that none need be known here."""
+        payload, typed = self._unwrap(_as_bytes(data), bind, earlier)
+        return _envelope.wrap(bytes(payload), typed, to, self._keyring, self._max_size, self._compress_above)
+
+    def _unwrap(self, data: bytes, bind: bytes, earlier: bytes | None) -> tuple[bytes | memoryview, bool]:
+        try:
+            return _envelope.unwrap(data, bind, self._keyring, self._max_size)
+        except Damaged:
+            if earlier is None:
+                raise
+            with suppress(Damaged):
+                return _envelope.unwrap(data, earlier, self._keyring, self._max_size)
+            raise
 
     def pack(self, value: Any, *, label: str = "value") -> bytes:
         """A value as bytes that are equal for equal values, with no checksum and in clear: for comparing,
@@ -133,13 +155,13 @@ class Codec:
         except CodecError:  # a registered function that never ends
             return _fingerprint.of_types(args, kwargs)
 
-    def describe(self, data: bytes, *, bind: bytes = b"", limit: int = 2000) -> str:
+    def describe(self, data: bytes, *, bind: bytes = b"", earlier: bytes | None = None, limit: int = 2000) -> str:
         """A stored value as text for people, at most ``limit`` characters long.
 
         Builds no user types and never raises: what cannot be read is said in angle brackets.
         """
         try:
-            payload, typed = _envelope.unwrap(_as_bytes(data), bind, self._keyring, self._max_size)
+            payload, typed = self._unwrap(_as_bytes(data), bind, earlier)
             try:
                 return _text.text_of(_read.to_shown(payload, typed), limit)
             except RecursionError:

@@ -27,6 +27,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from stepfast.addresses import same_agent
+from stepfast.bindings import of_error, of_result
 from stepfast.clock import new_id
 from stepfast.errors import AlreadyFinished, Fenced, NotFound, StepfastError, StoreError
 from stepfast.intents import Intent, Status
@@ -47,7 +48,6 @@ from stepfast.server.listeners import Delivery, Listener, Room, key_of
 from stepfast.server.mesh import Mesh
 from stepfast.server.state import Platform
 from stepfast.server.store_time import StoreTime
-from stepfast.server.views import binding
 from stepfast.server.wakes import Board
 
 log = logging.getLogger("stepfast.server")
@@ -503,8 +503,8 @@ async def finish(
         intent_id=intent.intent_id,
         status=status,
         lease=lease,
-        result=codec.encode(result, bind=binding(tenant, intent, "result").encode()) if completed else None,
-        error=None if error is None else codec.encode(error, bind=binding(tenant, intent, "error").encode()),
+        result=codec.encode(result, bind=of_result(tenant, intent.journal_id)) if completed else None,
+        error=None if error is None else codec.encode(error, bind=of_error(tenant, intent.journal_id)),
         reason=reason,
         actor=actor or caller.actor,
     )

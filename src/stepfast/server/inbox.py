@@ -160,7 +160,7 @@ def _show(
         "to_agent": intent.to_agent,
         "created_at": iso(intent.created_at),
         "updated_at": iso(intent.updated_at),
-        "payload": views.value_of(codec, intent.payload, "payload"),
+        "payload": views.payload_of(codec, tenant, intent),
         "result": views.result_of(codec, tenant, intent),
         "timeline": timeline,
         "messages": messages,

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stepfast import inputs as check
+from stepfast.bindings import of_payload
 from stepfast.clock import new_id
 from stepfast.core import iso
 from stepfast.errors import Conflict, InvalidInput, NotFound, StoreError
@@ -178,13 +179,14 @@ def _new_intent(
     claimed = spec.from_agent
     known = isinstance(claimed, str) and 1 <= len(claimed) <= 383 and claimed.isprintable()
     same = {name: value for name, value in body.items() if name != "correlation_id"}
+    intent_id = new_id()
     return NewIntent(
-        intent_id=new_id(),
+        intent_id=intent_id,
         intent_type=spec.intent_type,
         to_agent=spec.to_agent,
         from_agent=caller.sender(claimed if known else None),
         correlation_id=spec.correlation_id or new_id(),
-        payload=platform.codec.encode(spec.payload or {}, bind=b"payload"),
+        payload=platform.codec.encode(spec.payload or {}, bind=of_payload(caller.tenant, intent_id)),
         idempotency_key=None if key is None else f"{caller.key_id}|POST /v1/intents|{key}",
         body_hash=None if key is None else hash_of(same),
         deadline_at=_moment("deadline_at", spec.deadline_at),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any
 
+from stepfast import bindings
 from stepfast.core import iso
 from stepfast.errors import AlreadyFinished, CodecError, Conflict, InvalidInput, KeyUnavailable, NotFound
 from stepfast.intents import Intent, Status
@@ -159,10 +160,10 @@ def _ending(
     version = 0 if record is None else record.version
     outcome = answer["outcome"]
     if is_positive(outcome):
-        result = platform.codec.encode(answer, bind=views.binding(tenant, intent, "result").encode())
+        result = platform.codec.encode(answer, bind=bindings.of_result(tenant, intent.journal_id))
         end = FinishIntent(intent_id=intent.intent_id, status=Status.COMPLETED, result=result, actor=actor)
     else:
-        error = platform.codec.encode(answer, bind=views.binding(tenant, intent, "error").encode())
+        error = platform.codec.encode(answer, bind=bindings.of_error(tenant, intent.journal_id))
         comment = answer.get("comment")
         reason = f"answered {outcome!r}" + (f": {comment}" if comment else "")
         end = FinishIntent(
@@ -180,14 +181,11 @@ def decision_id(decision: Decision) -> str:
     return f"{decision.intent_id}.{mark}"
 
 
-def _bind(tenant: str, decision: Decision, what: str) -> bytes:
-    return f"{tenant}|{decision.journal_id}|{what}:{decision.key}|0".encode("utf-8", "surrogatepass")
-
-
 def _question(platform: Platform, tenant: str, decision: Decision) -> tuple[dict[str, Any], bool]:
     """What was asked, and whether it was encrypted; values that are not plain stay as they are."""
+    bind = bindings.of_question(tenant, decision.journal_id, decision.key)
     try:
-        asked = platform.codec.decode(decision.question, bind=_bind(tenant, decision, "question"))
+        asked = platform.codec.decode(decision.question, bind=bind)
     except KeyUnavailable:
         return {"question": None, "evidence": views.opaque("encrypted")}, True
     except CodecError as error:
@@ -286,7 +284,7 @@ async def answer_decision(
             "comment, value: this run encrypts what it keeps, and the server has no key. Answer with the outcome "
             "alone, or with sf.answer() where the key is."
         )
-    bind = _bind(caller.tenant, decision, "answer")
+    bind = bindings.of_answer(caller.tenant, decision.journal_id, decision.key)
     op = AnswerDecision(
         journal_id=decision.journal_id,
         key=decision.key,
@@ -313,7 +311,7 @@ def show_task(platform: Platform, tenant: str, intent: Intent, extra: Extra) -> 
         "title": task.get("title"),
         "description": task.get("description"),
         "question": task.get("title"),
-        "evidence": {"payload": views.value_of(platform.codec, intent.payload, "payload")},
+        "evidence": {"payload": views.payload_of(platform.codec, tenant, intent)},
         "encrypted": False,
         "outcomes": outcomes_of(task),
         "comment_required": bool(task.get("required_comment")),

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from stepfast.bindings import of_error, of_payload, of_result
 from stepfast.clock import new_id
 from stepfast.errors import Conflict, InvalidInput, NotFound
 from stepfast.intents import Intent, Status, WaitingReason
@@ -54,7 +55,7 @@ from stepfast.server.scenarios import (
 )
 from stepfast.server.state import Platform
 from stepfast.server.store_time import StoreTime
-from stepfast.server.views import binding, error_of, result_of
+from stepfast.server.views import error_of, result_of
 from stepfast.server.wakes import Bell, Board
 
 log = logging.getLogger("stepfast.server")
@@ -252,7 +253,7 @@ class Runs:
         for effect in effects:
             match effect:
                 case Dispatch():
-                    ops += self._dispatch(seen, state, effect)
+                    ops += self._dispatch(tenant, seen, state, effect)
                 case Cancel():
                     ops.append(
                         FinishIntent(
@@ -272,7 +273,7 @@ class Runs:
             ops.append(put_extra(parent.intent_id, extra, expected=0 if old is None else old.version))
         return ops
 
-    def _dispatch(self, seen: Seen, state: State, effect: Dispatch) -> list[Op[Any]]:
+    def _dispatch(self, tenant: str, seen: Seen, state: State, effect: Dispatch) -> list[Op[Any]]:
         parent, plan = seen.parent, state.plan
         payload = {
             "parent_payload": plan.payload,
@@ -288,7 +289,7 @@ class Runs:
             to_agent=effect.address,
             from_agent=parent.from_agent,
             correlation_id=parent.correlation_id,
-            payload=self._platform.codec.encode(payload, bind=b"payload"),
+            payload=self._platform.codec.encode(payload, bind=of_payload(tenant, effect.child_id)),
             labels={"scenario": parent.intent_id, "step": effect.step_id},
             ttl_seconds=effect.deadline,
             max_delivery_attempts=plan.max_delivery_attempts,
@@ -326,9 +327,9 @@ class Runs:
         codec = self._platform.codec
         result = error = None
         if effect.status is Status.COMPLETED:
-            result = codec.encode(effect.result, bind=binding(tenant, parent, "result").encode())
+            result = codec.encode(effect.result, bind=of_result(tenant, parent.journal_id))
         else:
-            error = codec.encode(effect.error, bind=binding(tenant, parent, "error").encode())
+            error = codec.encode(effect.error, bind=of_error(tenant, parent.journal_id))
         # Only an intent's own deadline makes it TIMED_OUT; a step's, with no way on, is a failure that says so.
         status = Status.FAILED if effect.status is Status.TIMED_OUT else effect.status
         return FinishIntent(

@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from stepfast import inputs as check
 from stepfast.addresses import last_name, same_agent
+from stepfast.bindings import of_payload
 from stepfast.clock import new_id
 from stepfast.core import iso
 from stepfast.errors import Conflict, InvalidInput
@@ -101,13 +102,14 @@ def _parent(platform: Platform, caller: Caller, plan: Plan) -> NewIntent:
     if deadline is not None and not 0 <= deadline <= _LATEST:
         raise InvalidInput("intent.deadline_at: must be from 1970 to 9998.")
     core = core_of(caller.tenant)
+    intent_id = new_id()
     return NewIntent(
-        intent_id=new_id(),
+        intent_id=intent_id,
         intent_type=plan.intent_type,
         to_agent=(plan.steps[0].address or core) if plan.direct else core,
         from_agent=caller.sender(),
         correlation_id=new_id(),
-        payload=platform.codec.encode(plan.payload, bind=b"payload"),
+        payload=platform.codec.encode(plan.payload, bind=of_payload(caller.tenant, intent_id)),
         labels={"scenario_id": plan.scenario_id},
         deadline_at=deadline_of(plan, deadline, now),
         max_delivery_attempts=plan.max_delivery_attempts,

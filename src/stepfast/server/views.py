@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 from starlette.responses import Response
 
+from stepfast import bindings
 from stepfast.codec import Codec
 from stepfast.core import iso
 from stepfast.errors import CodecError, KeyUnavailable, UnknownType
@@ -60,12 +62,19 @@ def plain(value: Any) -> Any:
     return opaque(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
 
 
-def value_of(codec: Codec, data: bytes | None, bind: str) -> Any:
+def value_of(codec: Codec, data: bytes | None, bind: bytes) -> Any:
     """Stored bytes as JSON; what cannot be read here is said, not raised."""
-    if data is None:
-        return None
+    return None if data is None else _shown(lambda: codec.decode(data, bind=bind))
+
+
+def payload_of(codec: Codec, tenant: str, intent: Intent) -> Any:
+    data = intent.payload
+    return None if data is None else _shown(lambda: bindings.open_payload(codec, data, tenant, intent.journal_id))
+
+
+def _shown(decode: Callable[[], Any]) -> Any:
     try:
-        return plain(codec.decode(data, bind=bind.encode()))
+        return plain(decode())
     except KeyUnavailable:
         return opaque("encrypted")
     except UnknownType as error:
@@ -74,19 +83,14 @@ def value_of(codec: Codec, data: bytes | None, bind: str) -> Any:
         return opaque(error.code)
 
 
-def binding(tenant: str, intent: Intent, what: str) -> str:
-    """Where a value of an intent belongs, for the codec."""
-    return f"{tenant}|{intent.journal_id}|{what}|0"
-
-
 def result_of(codec: Codec, tenant: str, intent: Intent) -> Any:
-    return value_of(codec, intent.result, binding(tenant, intent, "result"))
+    return value_of(codec, intent.result, bindings.of_result(tenant, intent.journal_id))
 
 
 def error_of(codec: Codec, tenant: str, intent: Intent) -> Any:
     """What was told of a failure; where nothing was, the store's reason."""
     if intent.error is not None:
-        return value_of(codec, intent.error, binding(tenant, intent, "error"))
+        return value_of(codec, intent.error, bindings.of_error(tenant, intent.journal_id))
     if intent.status in (Status.FAILED, Status.TIMED_OUT):
         return {"reason": intent.reason}
     return None
@@ -106,7 +110,7 @@ def show(codec: Codec, tenant: str, intent: Intent, extra: Extra) -> dict[str, A
         "legacy_status": _LEGACY.get(intent.status, "failed"),
         "waiting_reason": intent.waiting_reason,
         "lifecycle_waiting_reason": intent.waiting_reason,
-        "payload": {} if intent.payload is None else value_of(codec, intent.payload, "payload"),
+        "payload": {} if intent.payload is None else payload_of(codec, tenant, intent),
         "result": result_of(codec, tenant, intent),
         "error": error_of(codec, tenant, intent),
         "reason": intent.reason,
@@ -153,7 +157,7 @@ def show_event(codec: Codec, tenant: str, event: Event, intent: Intent, extra: E
     if event.event_type == "intent.human_task_assigned":
         shown["human_task"] = details.get("human_task", extra.human_task)
     if event.data is not None:
-        shown["data"] = value_of(codec, event.data, binding(tenant, intent, "error"))
+        shown["data"] = value_of(codec, event.data, bindings.of_error(tenant, intent.journal_id))
     if event.event_type == f"intent.{event.status.lower()}" and event.status in TERMINAL:
         result = result_of(codec, tenant, intent)
         error = error_of(codec, tenant, intent)
