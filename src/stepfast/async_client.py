@@ -227,7 +227,7 @@ class AsyncStepfast(Client):
         return await self._drive(self._core.revive(intent_id, actor))
 
     async def set_max_delivery_attempts(self, intent_type: str, count: int) -> None:
-        """The number of lost deliveries that intents of a type may have, unless they say otherwise."""
+        """Set how many deliveries of an intent of a type may be lost in a row without a newly finished step."""
         await self._drive(self._core.set_attempts(intent_type, count))
 
     async def decisions(self, intent_id: str | None = None, *, pending: bool = True) -> list[dict[str, Any]]:

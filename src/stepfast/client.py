@@ -315,7 +315,7 @@ class Stepfast(Client):
         return self._drive(self._core.revive(intent_id, actor))
 
     def set_max_delivery_attempts(self, intent_type: str, count: int) -> None:
-        """The number of lost deliveries that intents of a type may have, unless they say otherwise."""
+        """Set how many deliveries of an intent of a type may be lost in a row without a newly finished step."""
         self._drive(self._core.set_attempts(intent_type, count))
 
     def decisions(self, intent_id: str | None = None, *, pending: bool = True) -> list[dict[str, Any]]:

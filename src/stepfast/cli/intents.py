@@ -186,7 +186,7 @@ def send(
     deadline: Annotated[str | None, typer.Option(help="It must end before this time (RFC 3339).")] = None,
     not_before: Annotated[str | None, typer.Option(help="It is delivered at this time (RFC 3339) or later.")] = None,
     max_delivery_attempts: Annotated[
-        int | None, typer.Option(min=1, help="How many lost deliveries it may have.")
+        int | None, typer.Option(min=1, help="How many deliveries may be lost without a newly finished step.")
     ] = None,
     follow: Annotated[bool, typer.Option("--watch", "-w", help="Follow it to its ending.")] = False,
 ) -> None:
