@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import email.message
+import email.parser
 import json
+import re
 import subprocess
 import sys
+import tarfile
+import tomllib
 import types
 import zipfile
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import stepfast
 from tests import hygiene
 
 ROOT = hygiene.ROOT
 PACKAGE = ROOT / "src" / "stepfast"
+# Each folder that is a distribution of its own, and the name of it.
+DISTRIBUTIONS: dict[str, Path] = {
+    tomllib.loads(file.read_text(encoding="utf-8"))["project"]["name"]: file.parent
+    for file in (ROOT / "pyproject.toml", *sorted(ROOT.glob("adapters/*/pyproject.toml")))
+}
 
 IMPORT_LIMIT_MS = 150.0
 IMPORT_RUNS = 7
@@ -143,3 +156,111 @@ def test_the_wheel_holds_every_file_of_the_package(tmp_path: Path) -> None:
     }
     assert expected - shipped == set()
     assert "stepfast/py.typed" in shipped
+
+
+# --- the distributions ----------------------------------------------------------------------------------------------
+
+each_distribution = pytest.mark.parametrize("name", DISTRIBUTIONS)
+
+
+def built(folder: Path, hook: str, into: Path) -> Path:
+    """Call a hook of the build backend in a folder, as pip does; what it made."""
+    call = (
+        f"import sys; sys.path.insert(0, '.'); import hatch_build as b; print(b.{hook}(sys.argv[1]), file=sys.stderr)"
+    )
+    into.mkdir(exist_ok=True)
+    made = subprocess.run(
+        [sys.executable, "-c", call, str(into)], cwd=folder, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert made.returncode == 0, made.stderr
+    return into / made.stderr.split()[-1]
+
+
+def metadata_of(folder: Path, hook: str, into: Path) -> email.message.Message:
+    text = (built(folder, hook, into) / "METADATA").read_text(encoding="utf-8")
+    return email.parser.Parser().parsestr(text)
+
+
+def requirements(metadata: email.message.Message) -> list[str]:
+    return metadata.get_all("Requires-Dist", [])
+
+
+def ours(metadata: email.message.Message) -> list[str]:
+    """What it needs of the other distributions of Stepfast."""
+    names = DISTRIBUTIONS.keys() - {metadata["Name"]}
+    return [text for text in requirements(metadata) if re.split(r"[^\w.-]", text)[0] in names]
+
+
+def extras_of(name: str) -> dict[str, Any]:
+    table = tomllib.loads((DISTRIBUTIONS[name] / "pyproject.toml").read_text(encoding="utf-8"))
+    found: dict[str, Any] = table["tool"]["hatch"]["metadata"]["hooks"]["custom"]["optional-dependencies"]
+    return found
+
+
+@each_distribution
+def test_a_wheel_of_a_clone_takes_the_other_distributions_from_the_clone(name: str, tmp_path: Path) -> None:
+    needed = ours(metadata_of(DISTRIBUTIONS[name], "prepare_metadata_for_build_wheel", tmp_path))
+
+    assert len(needed) >= (len(DISTRIBUTIONS) - 1 if name == "stepfast" else 1)
+    for text in needed:
+        other = re.split(r"[^\w.-]", text)[0]
+        assert text.partition(" @ ")[2].partition(";")[0].strip() == DISTRIBUTIONS[other].as_uri()
+
+
+@each_distribution
+def test_an_editable_install_names_the_other_distributions_plainly(name: str, tmp_path: Path) -> None:
+    metadata = metadata_of(DISTRIBUTIONS[name], "prepare_metadata_for_build_editable", tmp_path)
+
+    assert ours(metadata)
+    assert [text for text in requirements(metadata) if "@" in text] == []
+
+
+@each_distribution
+def test_what_is_released_names_the_other_distributions_plainly(name: str, tmp_path: Path) -> None:
+    archive = built(DISTRIBUTIONS[name], "build_sdist", tmp_path / "sdist")
+    with tarfile.open(archive) as opened:
+        opened.extractall(tmp_path / "unpacked", filter="data")
+    [source] = (tmp_path / "unpacked").iterdir()
+    stated = email.parser.Parser().parsestr((source / "PKG-INFO").read_text(encoding="utf-8"))
+    metadata = metadata_of(source, "prepare_metadata_for_build_wheel", tmp_path / "wheel")
+
+    assert ours(metadata)
+    assert [text for text in requirements(metadata) if "@" in text] == []
+    assert sorted(requirements(stated)) == sorted(requirements(metadata))
+
+
+@each_distribution
+def test_the_metadata_says_who_made_it_and_where_it_lives(name: str, tmp_path: Path) -> None:
+    metadata = metadata_of(DISTRIBUTIONS[name], "prepare_metadata_for_build_wheel", tmp_path)
+    urls = dict(text.split(", ") for text in metadata.get_all("Project-URL", []))
+    classifiers = metadata.get_all("Classifier", [])
+
+    assert urls.keys() == {"Homepage", "Documentation", "Source", "Issues", "Changelog"}
+    assert all(url.startswith("https://github.com/stepfast/stepfast") for url in urls.values())
+    assert (metadata["Author"], metadata["License-Expression"]) == ("Stepfast maintainers", "Apache-2.0")
+    assert metadata["Keywords"]
+    assert "Typing :: Typed" in classifiers
+    assert [each for each in classifiers if each.startswith("License ::")] == []  # License-Expression says it
+
+
+@each_distribution
+def test_each_distribution_has_the_same_build_backend(name: str) -> None:
+    assert (DISTRIBUTIONS[name] / "hatch_build.py").read_bytes() == (ROOT / "hatch_build.py").read_bytes()
+
+
+def test_each_adapter_is_an_extra_of_the_library() -> None:
+    extras = [text for texts in extras_of("stepfast").values() for text in texts]
+
+    assert [name for name in DISTRIBUTIONS if name != "stepfast" and name not in extras] == []
+
+
+def test_every_extra_that_is_named_exists() -> None:
+    pattern = re.compile(r"(?<![\w/-])(stepfast(?:-[a-z]+)*)\[([a-z][a-z, -]*)\]")
+    wrong = []
+    for path in hygiene.tracked_files():
+        if path.suffix in {".py", ".md", ".toml"}:
+            for name, extras in pattern.findall(path.read_text(encoding="utf-8")):
+                missing = set(re.split(r"[, ]+", extras)) - extras_of(name).keys() if name in DISTRIBUTIONS else {name}
+                wrong += [f"{path.relative_to(ROOT)}: {name}[{extra}]" for extra in missing]
+
+    assert wrong == []

@@ -95,7 +95,7 @@ def test_a_known_adapter_that_is_not_installed_is_named(tmp_path: Path) -> None:
     told = Cli("sqlite:///:memory:", tmp_path).error("langgraph", "import", "--from", "x", code=1)
 
     assert told["code"] == "not_installed"
-    assert "pip install stepfast-langgraph" in told["message"]
+    assert 'pip install "stepfast[langgraph]"' in told["message"]
 
 
 def test_any_other_name_is_no_command(tmp_path: Path) -> None:

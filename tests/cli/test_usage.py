@@ -165,6 +165,14 @@ main(sys.argv[1:])
         assert told.stderr == 'error: this needs starlette. Do: pip install "stepfast[server]"\n'
 
 
+def test_a_package_that_is_no_part_of_stepfast_is_not_taken_for_an_extra() -> None:
+    from stepfast.cli.setup import _known
+
+    assert str(_known(ModuleNotFoundError("No module named 'numpy'", name="numpy"))) == (
+        "this needs numpy. It is not one of Stepfast's: install it."
+    )
+
+
 def test_a_terminal_that_cannot_show_a_character_is_no_error(embedded: Cli) -> None:
     intent_id = embedded.send("a", {"text": "é→"})
     embedded("intents", "cancel", intent_id)

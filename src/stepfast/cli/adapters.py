@@ -11,8 +11,8 @@ from typer.core import TyperGroup
 from stepfast.cli.failures import Missing
 
 GROUP = "stepfast.commands"
-# Names that mean an adapter also where it is not installed, with what to install.
-KNOWN = {"langgraph": "stepfast-langgraph"}
+# Names that mean an adapter also where it is not installed; the extra that installs it has the same name.
+KNOWN = frozenset({"langgraph"})
 
 
 def installed() -> dict[str, EntryPoint]:
@@ -37,7 +37,7 @@ class WithAdapters(TyperGroup):
         offered = installed().get(cmd_name)
         if offered is not None:
             return _load(offered)
-        return _absent(cmd_name, KNOWN[cmd_name]) if cmd_name in KNOWN else None
+        return _absent(cmd_name) if cmd_name in KNOWN else None
 
 
 def _load(offered: EntryPoint) -> Any:
@@ -53,8 +53,8 @@ def _load(offered: EntryPoint) -> Any:
         return _refusing(offered.name, f"(cannot be loaded: {type(error).__name__})", told)
 
 
-def _absent(name: str, distribution: str) -> Any:
-    told = Missing(f"`stepfast {name}` is a command of an adapter. Do: pip install {distribution}")
+def _absent(name: str) -> Any:
+    told = Missing(f'`stepfast {name}` is a command of an adapter. Do: pip install "stepfast[{name}]"')
     return _refusing(name, "", told)
 
 

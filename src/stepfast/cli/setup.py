@@ -133,6 +133,22 @@ class _Plain(logging.Formatter):
         return clean(super().format(record), lines=True)
 
 
+# The extra that brings each optional package, by the name under which it is imported.
+_EXTRAS = {
+    "cryptography": "encryption",
+    "httptools": "server",
+    "httpx": "cli",
+    "jsonschema": "server",
+    "opentelemetry": "telemetry",
+    "prometheus_client": "server",
+    "psycopg": "postgres",
+    "rich": "cli",
+    "starlette": "server",
+    "typer": "cli",
+    "uvicorn": "server",
+}
+
+
 def set_up_logs(at: Setup) -> None:
     """Warnings, or with --debug all, on stderr; once in a process."""
     handler = logging.StreamHandler()
@@ -146,6 +162,7 @@ def _known(error: Exception) -> Exception:
         return error
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("stepfast"):
         package = error.name.partition(".")[0]
-        extra = {"httpx": "cli", "psycopg": "postgres", "cryptography": "encryption"}.get(package, "server")
-        return Missing(f'this needs {package}. Do: pip install "stepfast[{extra}]"')
+        extra = _EXTRAS.get(package)
+        remedy = f'Do: pip install "stepfast[{extra}]"' if extra else "It is not one of Stepfast's: install it."
+        return Missing(f"this needs {package}. {remedy}")
     return StepfastError(f"this should not happen: {type(error).__name__}: {error}. Run it with --debug and report it.")

@@ -49,7 +49,8 @@ class Key:
                 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
             except ImportError as error:
                 raise KeyUnavailable(
-                    "A key ring is set, but encryption needs the cryptography package. Install stepfast[encryption]."
+                    "A key ring is set, but encryption needs the cryptography package. "
+                    'Do: pip install "stepfast[encryption]"'
                 ) from error
             self._loaded = AESGCM(self._cipher_key), InvalidTag
         return self._loaded
