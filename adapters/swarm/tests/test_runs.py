@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from stepfast_swarm import (
     DurableSwarm,
     Happened,
     composite,
+    durable,
     idempotency_key,
     idempotent,
     once,
@@ -453,3 +455,81 @@ def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:
 
 def test_it_needs_no_agents_sdk() -> None:
     assert "agents" not in sys.modules
+
+
+# --- durable, and the words that all adapters share ----------------------------------------------
+
+
+def counting(happened: list[str], dies: bool = False) -> Agent:
+    def count(word: str) -> str:
+        happened.append(word)
+        if dies and len(happened) == 1:
+            raise KeyboardInterrupt
+        return f"counted {word}"
+
+    return Agent(name="A", instructions="A", functions=[count])
+
+
+COUNT = in_turns(lambda: call(("count", {"word": "one"})), say("done"))
+
+
+def test_a_durable_agent_has_the_shared_words(sf: Stepfast) -> None:
+    happened: list[str] = []
+    client = FakeClient(in_turns(lambda: call(("count", {"word": "one"})), Broken()))
+    options: dict[str, Any] = {"labels": {"team": "a"}, "prices": lambda model, usage: 0.5 * usage.requests}
+    broken = durable(counting(happened), lambda messages: "r", sf, client=client, **options)
+    with broken, pytest.raises(Broken):
+        broken.run(HELLO, context_variables={"user": "ada"})
+    with durable(counting(happened), "r", sf, client=FakeClient(COUNT), **options) as agent:
+        assert agent.rewind("model:0") == 1
+        assert agent.resume().messages[-1]["content"] == "done"
+        assert list(agent.run(HELLO, "streamed", stream=True))[-1]["response"].messages[-1]["content"] == "done"
+    shown = sf.get_intent("r")
+    assert shown["labels"] == {"framework": "openai-swarm", "agent": "A", "team": "a"}
+    assert shown["result"]["usage"] == {
+        "requests": 2,
+        "input_tokens": 0,
+        "output_tokens": 0,
+        "cached_tokens": 0,
+        "cost": 1.0,
+    }
+    with pytest.raises(InvalidInput, match="agent: must be an Agent of Swarm, not str"):
+        durable("agent")
+    with (
+        durable(counting([]), store=sf, client=client) as agent,
+        pytest.raises(InvalidInput, match="run_id: a durable run needs"),
+    ):
+        agent.run(HELLO)
+
+
+def test_a_function_that_says_nothing_is_asked_about_or_what_a_pattern_says(sf: Stepfast) -> None:
+    for run_id, policies in (("asked", None), ("patterned", {"c*": "retry"})):
+        happened: list[str] = []
+        client = FakeClient(COUNT)
+        with durable(counting(happened, dies=True), run_id, sf, client=client, policies=policies) as agent:
+            with pytest.raises(KeyboardInterrupt):
+                agent.run(HELLO)
+            if policies is None:
+                with pytest.raises(Suspended):
+                    agent.run(HELLO)
+            else:
+                agent.run(HELLO)
+        assert len(happened) == (1 if policies is None else 2)
+
+
+def test_a_durable_agent_serves_an_address(sf: Stepfast) -> None:
+    address = "agent://acme/prod/a"
+    with durable(counting([]), client=FakeClient(COUNT), store=sf) as agent:
+        worker = agent.worker(sf, address)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        try:
+            about = {"intent_type": "count.v1", "to_agent": address}
+            good = sf.send_intent({**about, "payload": {"messages": HELLO}})
+            bad = sf.send_intent({**about, "payload": "hello"})
+            result = sf.wait_for(good, timeout=30)["result"]
+            assert (result["final_output"], result["usage"]["requests"]) == ("done", 2)
+            assert "payload: must be a list of messages" in sf.wait_for(bad, timeout=30)["reason"]
+        finally:
+            worker.stop()
+            thread.join()

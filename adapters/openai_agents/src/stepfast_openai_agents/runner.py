@@ -95,11 +95,7 @@ class DurableRunner:
         wait: float | None = None,
     ) -> RunResult:
         """Start a run, go on with it, or return its finished result."""
-        execution, theirs = divided(locals())
-        base = install()
-        if place.here() is not None and execution.unnamed:
-            return await base.run(starting_agent, input, **theirs)  # type: ignore[no-any-return]
-        return await execution.execute(starting_agent, input, theirs, playing(base.inner))  # type: ignore[no-any-return]
+        return await _run(*divided(locals()), starting_agent, input)
 
     @classmethod
     def run_sync(
@@ -132,9 +128,9 @@ class DurableRunner:
         wait: float | None = None,
     ) -> RunResult:
         """`run` where no event loop is running."""
-        options = {name: value for name, value in locals().items() if name not in _NOT_OPTIONS}
+        execution, theirs = divided(locals())
         install()
-        return Blocking(lambda: cls.run(starting_agent, input, **options)).run_sync(starting_agent, "")
+        return Blocking(lambda: _run(execution, theirs, starting_agent, input)).run_sync(starting_agent, "")
 
     @classmethod
     def run_streamed(
@@ -196,6 +192,13 @@ class DurableRunner:
 
         client = open_any(store, shared=True).aclient()
         return await client.rewind(run_id, step, include_once=include_once, reason=reason, also={"session": take_out})
+
+
+async def _run(execution: Execution, theirs: dict[str, Any], agent: Any, given: Any) -> RunResult:
+    base = install()
+    if place.here() is not None and execution.unnamed:
+        return await base.run(agent, given, **theirs)  # type: ignore[no-any-return]
+    return await execution.execute(agent, given, theirs, playing(base.inner))  # type: ignore[no-any-return]
 
 
 class Blocking(AgentRunner):

@@ -1,6 +1,6 @@
 """Durable runs for OpenAI's Swarm: agents and functions stay as they are."""
 
-from stepfast import DID_NOT_HAPPEN, Happened, Suspended, current_run, idempotency_key
+from stepfast import DID_NOT_HAPPEN, Happened, Suspended, Waiting, current_run, idempotency_key
 from stepfast.adapters import Price, Usage, composite, idempotent, once
 
 from .swarm import DurableAgent, DurableSwarm, durable
@@ -13,6 +13,7 @@ __all__ = [
     "Price",
     "Suspended",
     "Usage",
+    "Waiting",
     "composite",
     "current_run",
     "durable",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import copy_context
 from types import TracebackType
 from typing import Any, Self
 
 from swarm import Agent, Response, Swarm
 
-from stepfast import InvalidInput, NotFound, Run, Scope, Suspended, Waiting, current_run
+from stepfast import InvalidInput, Run, Scope, Stepfast, Suspended, Waiting, Worker, current_run
 from stepfast.adapters import (
     LazyStore,
     OnDrift,
@@ -20,10 +20,14 @@ from stepfast.adapters import (
     OnWait,
     PolicyLike,
     Prices,
+    RunName,
     Settings,
     StoreLike,
     apart,
+    input_from,
     plain,
+    run_name,
+    serve,
 )
 
 from ._agents import Agents
@@ -113,7 +117,7 @@ class DurableSwarm(Swarm):  # type: ignore[misc]  # it has no types
                 driven._ending = Swarm.run(driven, agent, found, **options)
                 return driven._ending
         except Suspended as waits:
-            return self._waiting(waits)
+            return self._waiting(waits, run_id)
 
     def run_and_stream(self, agent: Agent, messages: list[Any] | None = None, *args: Any, **options: Any) -> Any:
         """The same as ``run`` with ``stream=True``."""
@@ -154,6 +158,12 @@ class DurableSwarm(Swarm):  # type: ignore[misc]  # it has no types
         """``sf.rewind`` in this swarm's store: set a step and all after it aside, so that they are done again."""
         return self._store.get().client().rewind(run_id, step, include_once=include_once, reason=reason)
 
+    def carry_out(self, run: Run, agent: Agent, messages: list[Any]) -> dict[str, Any]:
+        """Run an agent in a run that is open, such as a worker's; returns what is seen of it from outside."""
+        with self._opening(agent, messages, None, run) as (driven, found):
+            driven._ending = Swarm.run(driven, agent, found)
+            return driven._summary()
+
     def close(self) -> None:
         """Close the store if it was opened here, from a URL."""
         self._store.close()
@@ -181,14 +191,13 @@ class DurableSwarm(Swarm):  # type: ignore[misc]  # it has no types
                         yield event
             ending = driven._ending
         except Suspended as waits:
-            ending = self._waiting(waits)
+            ending = self._waiting(waits, run_id)
         yield {"response": ending}  # only now: callers stop listening at it, and the run is to be complete
 
-    def _waiting(self, waits: Suspended) -> Waiting:
+    def _waiting(self, waits: Suspended, run_id: str | None) -> Waiting:
         """Return what a run waits for where the caller wants it returned; raise it otherwise."""
-        if self._settings.on_wait == "return":
-            with suppress(NotFound):  # of a run in another store, which a function had opened
-                return self._store.get().client().waiting(waits)
+        if self._settings.returns(waits, run_id):
+            return self._store.get().client().waiting(waits)
         raise waits
 
     @contextmanager
@@ -214,10 +223,18 @@ class DurableSwarm(Swarm):  # type: ignore[misc]  # it has no types
             with self._driving(opened, opened, agent) as driven:
                 yield driven, messages
             if driven._ending is not None and not opened.replaying:
-                attempt = driven._attempt
-                assert attempt is not None  # noqa: S101
-                usage = opened.drive(attempt.meter.complete(opened))
-                opened.complete({**_summary(driven._ending), "usage": usage.as_dict()})
+                opened.complete(driven._summary())
+
+    def _summary(self) -> dict[str, Any]:
+        attempt, response = self._attempt, self._ending
+        assert attempt is not None  # noqa: S101
+        last = response.messages[-1] if response.messages else {}
+        return {
+            "final_output": last.get("content"),
+            "last_agent": None if response.agent is None else response.agent.name,
+            "messages": len(response.messages),
+            "usage": attempt.run.drive(attempt.meter.complete(attempt.run)).as_dict(),
+        }
 
     def _place(self, run: Run | None, agent: Agent) -> tuple[Run, Scope]:
         at = place.here()
@@ -245,32 +262,56 @@ class DurableSwarm(Swarm):  # type: ignore[misc]  # it has no types
 
 
 class DurableAgent:
-    """An agent whose runs outlive their process. Made by `durable`."""
+    """An agent whose runs outlive their process. Made by `durable`; the options of its methods are Swarm's."""
 
-    def __init__(self, swarm: DurableSwarm, agent: Agent, run_id: str | None) -> None:
+    def __init__(self, swarm: DurableSwarm, agent: Agent, run_id: RunName) -> None:
         self.swarm = swarm
         self.agent = agent
         self._run_id = run_id
 
-    def run(self, messages: list[Any] | None = None, *, run_id: str | None = None, **options: Any) -> Any:
-        """Start a run, go on with it, or return its result; ``options`` are those of `DurableSwarm.run`."""
-        named = run_id or (None if options.get("run") else self._run_id)
-        return self.swarm.run(self.agent, messages, run_id=named, **options)
+    def run(
+        self,
+        messages: list[Any] | None = None,
+        run_id: str | None = None,
+        *,
+        context_variables: dict[str, Any] | None = None,
+        model_override: str | None = None,
+        stream: bool = False,
+        debug: bool = False,
+        max_turns: float = float("inf"),
+        execute_tools: bool = True,
+    ) -> Any:
+        """Start a run, go on with it, or return its result: Swarm's Response, or its events with ``stream``."""
+        return self.swarm.run(
+            self.agent,
+            messages,
+            context_variables,
+            model_override,
+            stream,
+            debug,
+            max_turns,
+            execute_tools,
+            run_id=run_name(run_id, self._run_id, messages),
+        )
 
-    def stream(self, messages: list[Any] | None = None, *, run_id: str | None = None, **options: Any) -> Any:
-        """The same as Swarm's events; a resumed stream begins with those of the finished turns."""
-        return self.run(messages, run_id=run_id, stream=True, **options)
-
-    def resume(self, run_id: str | None = None, **options: Any) -> Any:
+    def resume(self, run_id: str | None = None, *, context_variables: dict[str, Any] | None = None) -> Any:
         """Go on with a run, from the messages that it began with."""
-        return self.run(None, run_id=run_id, **options)
+        return self.run(None, run_id, context_variables=context_variables)
 
     def rewind(self, step: str, run_id: str | None = None, *, include_once: bool = False) -> int:
         """Set a step of a run and all after it aside, so that they are done again: see ``sf.rewind``."""
-        named = run_id or self._run_id
-        if named is None:
-            raise InvalidInput("run_id: which run is to be rewound? Pass run_id=….")
-        return self.swarm.rewind(named, step, include_once=include_once)
+        return self.swarm.rewind(run_name(run_id, self._run_id), step, include_once=include_once)
+
+    def worker(self, client: Stepfast, address: str, **options: Any) -> Worker:
+        """Serve an address with this agent; the payload is the messages, or has them. Options of ``sf.worker``."""
+
+        def handle(run: Run, messages: list[Any]) -> Any:
+            return self.swarm.carry_out(run, self.agent, messages)
+
+        def unpack(payload: Any) -> Any:
+            return input_from(payload, (list,), "a list of messages", "messages")
+
+        return serve(client, address, handle, unpack=unpack, **options)
 
     def close(self) -> None:
         """Close the store if it was opened here, from a URL."""
@@ -285,7 +326,7 @@ class DurableAgent:
 
 def durable(
     agent: Agent,
-    run_id: str | None = None,
+    run_id: RunName = None,
     store: StoreLike = None,
     *,
     on_in_doubt: OnInDoubt = "ask",
@@ -302,8 +343,9 @@ def durable(
 ) -> DurableAgent:
     """Make the runs of an agent durable: each has a name, and started again it goes on where it stopped.
 
-    ``run_id`` is the name where ``run`` gets none. The shared options are described in ``docs/adapters.md``; ``client``
-    is Swarm's (by default the openai package's own), and `DurableSwarm` has the meaning of the others.
+    ``run_id`` is the name where ``run`` gets none, or a function of the messages. The shared options are described in
+    ``docs/adapters.md``; ``client`` is Swarm's (by default the openai package's own), and `DurableSwarm` has the
+    meaning of the others.
     """
     if not isinstance(agent, Agent):
         raise InvalidInput(f"agent: must be an Agent of Swarm, not {type(agent).__name__}.")
@@ -322,13 +364,3 @@ def durable(
         wait=wait,
     )
     return DurableAgent(swarm, agent, run_id)
-
-
-def _summary(response: Any) -> dict[str, Any]:
-    """What is seen of a finished run from outside."""
-    last = response.messages[-1] if response.messages else {}
-    return {
-        "final_output": last.get("content"),
-        "last_agent": None if response.agent is None else response.agent.name,
-        "messages": len(response.messages),
-    }
