@@ -237,7 +237,7 @@ def lost_deliveries_are_not_counted() -> None:
     everywhere("lose_delivery", lose)
 
 
-@bug(f"{CONTRACT}test_a_delivery_with_a_newly_finished_step_begins_the_count_anew[sqlite-memory-sync-finished]")
+@bug(f"{CONTRACT}test_a_delivery_with_a_newly_finished_step_begins_the_count_anew[finished-sqlite-memory-sync]")
 def progress_is_not_looked_for() -> None:
     def advanced(moments: list[Any]) -> Plan[list[bool]]:
         return [False for _ in moments]
