@@ -125,11 +125,11 @@ def test_the_workers_demo_fails_where_its_claim_does(tmp_path: Path) -> None:
 # Ways to break the pipeline, and what the demo must then complain of.
 SABOTAGE = {
     "steps that are not found again": (
-        {"so_far, name=": "so_far, key=f'{task.number}-{run.attempt}', name="},
+        {"run.options(name=": "run.options(key=f'{task.number}-{run.attempt}', name="},
         "step 1 took effect 2 times, not once",
     ),
     "steps that are not recorded": (
-        {'run.once if task.kind == "mail" else run.step': "lambda function, *args, name: function(*args)"},
+        {'named.once if task.kind == "mail" else named.step': "lambda function, *args: function(*args)"},
         "the store held 0 finished steps, not 6",
     ),
     "effects that do not happen": (

@@ -107,10 +107,9 @@ def work(run: Run, plan: list[Task], world: World, tell: Callable[..., None]) ->
     so_far, tokens = "", 0
     for task in plan:
         # Mail is one-shot: never sent a second time without asking. All else may simply be tried again.
-        call = run.once if task.kind == "mail" else run.step
-        result = call(
-            world.perform, task.number, task.verb, task.topic, task.kind, so_far, name=f"{task.verb} {task.topic}"
-        )
+        named = run.options(name=f"{task.verb} {task.topic}")
+        call = named.once if task.kind == "mail" else named.step
+        result = call(world.perform, task.number, task.verb, task.topic, task.kind, so_far)
         so_far, tokens = result["text"], tokens + result["tokens"]
         tell("finished", step=task.number)
     return {"brief": so_far, "tokens": tokens, "steps": len(plan)}
