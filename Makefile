@@ -116,10 +116,10 @@ lock: ## Compile the pinned requirements anew (maintainers; needs uv)
 	    pyproject.toml $(REQUIREMENTS)/build.in $(REQUIREMENTS)/test.in $(REQUIREMENTS)/bench.in
 	$(foreach name,$(ADAPTERS),$(foreach place,$(call places,$(name)),$(call locked,$(name),$(place))))
 
-# The newest environments have the pins of the library's own tests; old frameworks, and those that are no longer
-# maintained, may not go with them.
-UNMAINTAINED := swarm
-pinned = $(if $(and $(filter test,$(2)),$(filter-out $(UNMAINTAINED),$(1))),-c $(REQUIREMENTS)/test.txt)
+# The newest environments have the pins of the library's own tests; old frameworks, those that are no longer maintained,
+# and those that ask for older versions of what the tests use (CrewAI: pydantic, rich) may not go with them.
+UNPINNED := crewai swarm
+pinned = $(if $(and $(filter test,$(2)),$(filter-out $(UNPINNED),$(1))),-c $(REQUIREMENTS)/test.txt)
 define locked
 $(LOCK) -o adapters/$(1)/requirements/$(2).txt $(call pinned,$(1),$(2)) --extra all \
     pyproject.toml $(REQUIREMENTS)/build.in adapters/$(1)/requirements/$(2).in

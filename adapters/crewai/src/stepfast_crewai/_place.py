@@ -1,0 +1,156 @@
+"""Where in a durable run CrewAI's code stands, and the state of one pass over the run."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from stepfast import AsyncRun, Run, Scope
+from stepfast.adapters import Attempt, Occurrences, Settings, Standing
+from stepfast.faces import awaited, blocking
+from stepfast.flow import Flow
+
+Normaliser = Callable[[str], str]
+
+
+class CrewAttempt(Attempt):
+    """One pass of CrewAI over a run.
+
+    CrewAI lets BaseExceptions pass wherever it calls a model or a tool, so a run stops at once. Its threads go on for
+    a moment: `settled` waits for the calls that are under way, because their outcome can only be recorded before the
+    run is closed.
+    """
+
+    def __init__(
+        self,
+        run: Run | AsyncRun,
+        settings: Settings,
+        normalise: Normaliser | None = None,
+        redact: Callable[[Any], Any] | None = None,
+    ) -> None:
+        super().__init__(run, settings, tools_may_raise=True)
+        self.keeper = None
+        self.normalise = normalise
+        self.redact = redact
+        # What earlier attempts had recorded: the rest of the journal is this pass's own.
+        self.earlier: frozenset[str] = frozenset(run._session.journal)
+        self.counting = threading.Lock()
+        self._flying = 0
+        self._landed = threading.Condition()
+
+    @contextmanager
+    def flying(self) -> Iterator[None]:
+        """Mark a call as under way for the length of a ``with`` block."""
+        with self._landed:
+            self._flying += 1
+        try:
+            yield
+        finally:
+            with self._landed:
+                self._flying -= 1
+                self._landed.notify_all()
+
+    def settled(self, timeout: float | None = None) -> bool:
+        """Wait until no call is under way; whether that is so."""
+        with self._landed:
+            return self._landed.wait_for(lambda: self._flying == 0, timeout)
+
+
+class Counted(Occurrences):
+    """Occurrences that can be counted again from an earlier state."""
+
+    def state(self) -> Counter[str]:
+        with self._lock:
+            return Counter(self._counts)
+
+    def restore(self, state: Counter[str]) -> None:
+        with self._lock:
+            self._counts = Counter(state)
+
+
+class Place:
+    """A scope of the run in which CrewAI's calls are made, with what was called there in this pass.
+
+    CrewAI calls from several threads in any order, so a call is known by what it asks and how often that was asked.
+    """
+
+    def __init__(
+        self, attempt: CrewAttempt, scope: Any, *, parent: Place | None = None, crew: Any = None, flow: Any = None
+    ) -> None:
+        self.attempt = attempt
+        self.parent = parent
+        self.scope: Scope = blocking(scope)
+        self.crew = crew
+        self.flow = flow
+        self.occurrences = Counted()
+        self.used: set[str] = set()  # full keys of model calls that were asked for in this pass
+        self.last: str | None = None  # the full key of the last call, if that was a model's
+        self.failed: dict[str, str] = {}  # one-shot tool calls that raised since the last model call
+        self.marks: dict[int, Counter[str]] = {}
+        self.tokens: dict[str, Counter[str]] = {}  # by the role of the agent, with what was used further inside
+        self._models = [step for step in self._journal() if step.kind == "model"]
+
+    def inner(self, name: str, **objects: Any) -> Place:
+        """Return a place inside this one; the name must be the same on every pass."""
+        return Place(self.attempt, self.scope.scope(name, shared=True), parent=self, **objects)
+
+    def spend(self, role: str, tokens: Mapping[str, int]) -> None:
+        """Count tokens for an agent, here and in the places around."""
+        place: Place | None = self
+        with self.attempt.counting:
+            while place is not None:
+                place.tokens.setdefault(role, Counter()).update(tokens)
+                place = place.parent
+
+    def drive(self, flow: Flow[Any]) -> Any:
+        return self.scope.drive(flow)
+
+    async def adrive(self, flow: Flow[Any]) -> Any:
+        return await awaited(self.scope).drive(flow)
+
+    def full(self, key: str) -> str:
+        return self.scope._session.keys_of(self.scope.path).explicit(key)
+
+    def finished(self, key: str) -> bool:
+        return self.scope.recorded(key) == "FINISHED"
+
+    def recalling(self, key: str) -> Flow[Any]:
+        """Return the flow that reads a value which was recorded here."""
+        return self.scope.performing(_nothing, key=key, inputs=key, on_drift="accept")
+
+    def unused(self) -> list[Any]:
+        """Return the model calls that earlier attempts recorded here and that this pass has not asked for."""
+        journal = self.scope._session.journal
+        return [step for step in self._models if step.key not in self.used and step.key in journal]
+
+    def _journal(self) -> list[Any]:
+        path, earlier = self.scope.path, self.attempt.earlier
+        found = [s for s in self.scope._session.journal.values() if s.scope == path and s.key in earlier]
+        return sorted(found, key=lambda step: step.position)
+
+    def mark(self, actor: Any) -> None:
+        """Remember the counts at which an agent begins to work on a task."""
+        self.marks[id(actor)] = self.occurrences.state()
+
+    def back_to_mark(self, actor: Any) -> Flow[None]:
+        """Count again from where an agent began: what it had finished is answered from the journal.
+
+        The answer of a model that was last is set aside: it may be the reason why the agent begins again.
+        """
+        session = self.scope._session
+        step = None if self.last is None else session.journal.get(self.last)
+        if step is not None:
+            yield from session.void([step], "the agent began again")
+        self.last = None
+        self.occurrences.restore(self.marks.get(id(actor), Counter()))
+
+
+def _nothing() -> None:
+    """A recorded step is answered from the journal, so nothing is called."""
+
+
+standing: Standing[Place] = Standing("stepfast_crewai")
+here = standing.here

@@ -1,0 +1,178 @@
+"""Opening a durable run around a crew or a flow, blocking and awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from stepfast import AsyncRun, InvalidInput, NotFound, Run, Suspended, Waiting, current_run
+from stepfast.adapters import LazyStore, OnDrift, OnInDoubt, OnWait, PolicyLike, Prices, Settings, StoreLike
+from stepfast.faces import awaited
+
+from ._people import people
+from ._place import CrewAttempt, Normaliser, Place, standing
+from ._record import RECORD, check
+from ._seams import install_seams
+
+_FRAMEWORK = "crewai"
+
+
+class Options(NamedTuple):
+    """What `durable` was called with."""
+
+    run_id: str | None = None
+    store: StoreLike = None
+    on_in_doubt: OnInDoubt = "ask"
+    policies: Mapping[str, PolicyLike] | None = None
+    on_drift: OnDrift = "raise"
+    on_wait: OnWait = "suspend"
+    labels: Mapping[str, str] | None = None
+    prices: Prices | None = None
+    normalise: Normaliser | None = None
+    redact: Callable[[Any], Any] | None = None
+    max_delivery_attempts: int | None = None
+    wait: float | None = None
+
+
+class Opened:
+    """An open run: the inputs that it was begun with, and what it returns in the end."""
+
+    def __init__(self, run: Run | AsyncRun, place: Place, inputs: Any) -> None:
+        self.run = run
+        self.place = place
+        self.inputs = inputs
+        self.result: Any = None
+
+
+class Durable:
+    """What a durable crew and a durable flow share."""
+
+    def __init__(self, name: str, options: Options) -> None:
+        for option in ("normalise", "redact"):
+            given = getattr(options, option)
+            if given is not None and not callable(given):
+                raise InvalidInput(f"{option}: must be a function, not {given!r}.")
+        install_seams()
+        self._name = name
+        self._run_id = options.run_id
+        self._normalise = options.normalise
+        self._redact = options.redact
+        self._settings = Settings(
+            on_in_doubt=options.on_in_doubt,
+            policies=options.policies,
+            on_drift=options.on_drift,
+            on_wait=options.on_wait,
+            labels=options.labels,
+            prices=options.prices,
+            max_delivery_attempts=options.max_delivery_attempts,
+            wait=options.wait,
+        )
+        self._store = LazyStore(options.store)
+
+    def close(self) -> None:
+        """Close the store if it was opened here, from a URL."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def rewind(self, step: str, run_id: str | None = None, *, include_once: bool = False) -> int:
+        """``sf.rewind`` in this store: set a step and all after it aside, so that they are done again."""
+        return self._store.get().client().rewind(self._named(run_id), step, include_once=include_once)
+
+    def _named(self, run_id: str | None) -> str:
+        named = run_id or self._run_id
+        if named is None:
+            raise InvalidInput("run_id: a durable run needs a name, by which it is found again; pass run_id=….")
+        return named
+
+    def _options(self, record: dict[str, Any]) -> dict[str, Any]:
+        # Without the inputs: those are compared where `on_drift` has its say.
+        return {
+            "payload": {record["kind"]: self._name},
+            **self._settings.run_options(_FRAMEWORK, **{record["kind"]: self._name}),
+        }
+
+    # --- blocking ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def _opening(self, record: dict[str, Any], run_id: str | None, run: Run | None) -> Iterator[Opened]:
+        """Open the run, stand in it, and complete it with the result that is set in the block."""
+        given = run or (None if run_id or self._run_id else current_run())
+        if given is not None and not isinstance(given, Run):
+            raise InvalidInput("run: this is a run for an event loop; call akickoff.")
+        opening: AbstractContextManager[Run]
+        if given is None:
+            opening = self._store.get().client().run(self._named(run_id), **self._options(record))
+        else:
+            opening = nullcontext(given)
+        with opening as opened:
+            attempt = CrewAttempt(opened, self._settings, self._normalise, self._redact)
+            recorded = opened.record(record, key=f"{_FRAMEWORK}.{self._name}.{RECORD}")
+            check(recorded, record, self._settings.on_drift, opened.run_id)
+            found = Opened(opened, Place(attempt, opened), recorded["inputs"])
+            with attempt.concluding():
+                try:
+                    with standing.standing(found.place), people():
+                        yield found
+                finally:
+                    attempt.settled()
+            if given is None and not opened.replaying:
+                usage = opened.drive(attempt.meter.complete(opened))
+                opened.complete({**_summary(found.result), "usage": usage.as_dict()})
+
+    def _waiting(self, waits: Suspended) -> Waiting:
+        """Return what a run waits for where the caller wants it returned; raise it otherwise."""
+        if self._settings.on_wait == "return":
+            with suppress(NotFound):
+                return self._store.get().client().waiting(waits)
+        raise waits
+
+    # --- awaited -----------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _aopening(
+        self, record: dict[str, Any], run_id: str | None, run: Run | AsyncRun | None
+    ) -> AsyncIterator[Opened]:
+        """`_opening` for an event loop."""
+        given = run or (None if run_id or self._run_id else current_run())
+        opening: Any = nullcontext(given)
+        if given is None:
+            opening = self._store.get().aclient().run(self._named(run_id), **self._options(record))
+        async with opening as opened:
+            attempt = CrewAttempt(opened, self._settings, self._normalise, self._redact)
+            recorded = await awaited(opened).record(record, key=f"{_FRAMEWORK}.{self._name}.{RECORD}")
+            check(recorded, record, self._settings.on_drift, opened.run_id)
+            found = Opened(opened, Place(attempt, opened), recorded["inputs"])
+            with attempt.concluding():
+                try:
+                    with standing.standing(found.place), people():
+                        yield found
+                finally:
+                    await asyncio.shield(asyncio.to_thread(attempt.settled))
+            if given is None and not opened.replaying:
+                usage = await opened.drive(attempt.meter.complete(opened))
+                opened.complete({**_summary(found.result), "usage": usage.as_dict()})
+
+    async def _awaiting(self, waits: Suspended) -> Waiting:
+        if self._settings.on_wait == "return":
+            with suppress(NotFound):
+                return await self._store.get().aclient().waiting(waits)
+        raise waits
+
+
+def _summary(result: Any) -> dict[str, Any]:
+    """What is seen of a finished run from outside."""
+    if isinstance(result, list):
+        return {"results": [_summary(each) for each in result]}
+    raw = getattr(result, "raw", result)
+    tasks = getattr(result, "tasks_output", None)
+    return {"raw": raw if isinstance(raw, str) else str(raw), **({} if tasks is None else {"tasks": len(tasks)})}

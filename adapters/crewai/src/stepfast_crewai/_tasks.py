@@ -1,0 +1,197 @@
+"""The seams around tasks, agents and crews: each has a scope, and a finished one is answered from the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from crewai.crew import Crew
+from crewai.task import Task
+
+from stepfast.adapters import digest, plain
+from stepfast.faces import awaited
+from stepfast.flow import Flow
+
+from ._callbacks import callbacks_as_steps
+from ._outputs import models_of, pack_output, unpack_output
+from ._place import Place, standing
+from ._requests import add_tokens
+from ._tools import announce
+
+_OUTPUT = "output"
+
+
+# --- tasks -------------------------------------------------------------------------------------------
+
+
+def execute_core(place: Place, original: Callable[..., Any], task: Any, agent: Any, context: Any, tools: Any) -> Any:
+    """Take the place of ``Task._execute_core``."""
+    inner, models = _task_place(place, task), models_of([task])
+    if inner.finished(_OUTPUT):
+        with place.attempt.guarded():
+            return _restored(inner, task, agent or task.agent, inner.drive(inner.recalling(_OUTPUT)), models)
+    inner.drive(_announced(inner, place, task, agent or task.agent, tools))
+    with standing.standing(inner):
+        output = original(task, agent, context, tools)
+    with place.attempt.flying(), place.attempt.guarded():
+        inner.scope.record(_packed(inner, output), key=_OUTPUT, name=_label(task), kind="task")
+    return output
+
+
+async def aexecute_core(
+    place: Place, original: Callable[..., Any], task: Any, agent: Any, context: Any, tools: Any
+) -> Any:
+    """Take the place of ``Task._aexecute_core``."""
+    inner, models = _task_place(place, task), models_of([task])
+    scope = awaited(inner.scope)
+    if inner.finished(_OUTPUT):
+        with place.attempt.guarded():
+            recorded = await inner.adrive(inner.recalling(_OUTPUT))
+            return _restored(inner, task, agent or task.agent, recorded, models)
+    await inner.adrive(_announced(inner, place, task, agent or task.agent, tools))
+    with standing.standing(inner):
+        output = await original(task, agent, context, tools)
+    with place.attempt.flying(), place.attempt.guarded():
+        await scope.record(_packed(inner, output), key=_OUTPUT, name=_label(task), kind="task")
+    return output
+
+
+def execute_in_thread(
+    place: Place, original: Callable[..., Any], task: Any, agent: Any, context: Any, tools: Any, future: Future[Any]
+) -> None:
+    """Take the place of ``Task._execute_task_async``, so that what stops the run reaches the crew, which waits."""
+    try:
+        original(task, agent, context, tools, future)
+    except BaseException as error:
+        if future.done():
+            raise
+        future.set_exception(error)
+
+
+def _task_place(place: Place, task: Any) -> Place:
+    tasks = [] if place.crew is None else place.crew.tasks
+    for number, each in enumerate(tasks):
+        if each is task:
+            # A task can be carried out again, by a conditional crew or by user code.
+            return place.inner(place.occurrences.key("task", str(number + 1)), crew=None)
+    return place.inner(place.occurrences.key("task", digest(task.key)))
+
+
+def _announced(inner: Place, place: Place, task: Any, agent: Any, tools: Any) -> Flow[None]:
+    inner.attempt.check()
+    announce(inner, tools or getattr(agent, "tools", None))
+    total = 0 if place.crew is None else len(place.crew.tasks)
+    number = next((n for n, each in enumerate(place.crew.tasks, 1) if each is task), None) if total else None
+    shown = _label(task) if number is None else f"task {number} of {total}: {_label(task)}"
+    yield from inner.attempt.reporting(str(getattr(agent, "role", "")).strip(), shown, number)
+
+
+def _label(task: Task) -> str:
+    return str(task.name or task.description)[:80]
+
+
+def _packed(place: Place, output: Any) -> dict[str, Any]:
+    return {"output": pack_output(output), "tokens": {role: dict(found) for role, found in place.tokens.items()}}
+
+
+def _restored(inner: Place, task: Any, agent: Any, recorded: dict[str, Any], models: Any) -> Any:
+    """Return a recorded task's output, with the task as it would be."""
+    if agent is not None:
+        task.agent = agent
+        task.processed_by_agents.add(agent.role)
+    task.output = unpack_output(recorded["output"], models)
+    _recount(inner, getattr(agent, "crew", None), recorded, agent)
+    return task.output
+
+
+def _recount(place: Place, crew: Any, recorded: dict[str, Any], *agents: Any) -> None:
+    known = [*agents, *(crew.agents if isinstance(crew, Crew) else ()), getattr(crew, "manager_agent", None)]
+    for role, tokens in recorded["tokens"].items():
+        place.spend(role, tokens)
+        for agent in known:
+            if agent is not None and str(agent.role).strip() == role:
+                add_tokens(agent.llm, tokens)
+                break
+
+
+# --- agents ------------------------------------------------------------------------------------------
+
+
+def execute_task(place: Place, original: Callable[..., Any], agent: Any, *args: Any, **kwargs: Any) -> Any:
+    """Take the place of ``Agent.execute_task``: remember where the agent began."""
+    place.mark(agent)
+    return original(agent, *args, **kwargs)
+
+
+async def aexecute_task(place: Place, original: Callable[..., Any], agent: Any, *args: Any, **kwargs: Any) -> Any:
+    place.mark(agent)
+    return await original(agent, *args, **kwargs)
+
+
+def begin_again(place: Place, original: Callable[..., Any], agent: Any, *args: Any, **kwargs: Any) -> Any:
+    """Take the place of ``Agent._handle_execution_error``, by which CrewAI has an agent do its whole task again.
+
+    What the agent had finished is answered from the journal: its tools are not called a second time.
+    """
+    with place.attempt.guarded():
+        place.drive(place.back_to_mark(agent))
+    return original(agent, *args, **kwargs)
+
+
+async def abegin_again(place: Place, original: Callable[..., Any], agent: Any, *args: Any, **kwargs: Any) -> Any:
+    with place.attempt.guarded():
+        await place.adrive(place.back_to_mark(agent))
+    return await original(agent, *args, **kwargs)
+
+
+# --- crews -------------------------------------------------------------------------------------------
+
+
+def kickoff(
+    place: Place, original: Callable[..., Any], crew: Any, inputs: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """Take the place of ``Crew.kickoff``, also of crews inside flows and composite tools."""
+    if crew.stream:  # it comes back here from the thread that makes the pieces
+        return original(crew, inputs, *args, **kwargs)
+    inner = _crew_place(place, crew, inputs)
+    if inner.finished(_OUTPUT):
+        with place.attempt.guarded():
+            return _crew_restored(inner, crew, inner.drive(inner.recalling(_OUTPUT)))
+    with callbacks_as_steps(crew), standing.standing(inner):
+        output = original(crew, inputs, *args, **kwargs)
+    with place.attempt.guarded():
+        inner.scope.record(_packed(inner, output), key=_OUTPUT, name=crew.name or "crew", kind="crew")
+    return output
+
+
+async def akickoff(
+    place: Place, original: Callable[..., Any], crew: Any, inputs: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """Take the place of ``Crew.akickoff``."""
+    if crew.stream:
+        return await original(crew, inputs, *args, **kwargs)
+    inner = _crew_place(place, crew, inputs)
+    scope = awaited(inner.scope)
+    if inner.finished(_OUTPUT):
+        with place.attempt.guarded():
+            return _crew_restored(inner, crew, await inner.adrive(inner.recalling(_OUTPUT)))
+    with callbacks_as_steps(crew), standing.standing(inner):
+        output = await original(crew, inputs, *args, **kwargs)
+    with place.attempt.guarded():
+        await scope.record(_packed(inner, output), key=_OUTPUT, name=crew.name or "crew", kind="crew")
+    return output
+
+
+def _crew_place(place: Place, crew: Any, inputs: Any) -> Place:
+    place.attempt.check()
+    return place.inner(place.occurrences.key("crew", crew.name or "crew", digest(plain(inputs or {}))), crew=crew)
+
+
+def _crew_restored(inner: Place, crew: Any, recorded: dict[str, Any]) -> Any:
+    output = unpack_output(recorded["output"], models_of(crew.tasks))
+    _recount(inner, crew, recorded)
+    crew.usage_metrics = crew.token_usage = output.token_usage
+    for task, found in zip(crew.tasks, output.tasks_output, strict=False):
+        task.output = found
+    return output

@@ -1,0 +1,282 @@
+"""Scenes for the crash matrix: crews as users write them, with scripted LLMs."""
+
+import asyncio
+import os
+from typing import Any
+
+from crewai import Agent, Crew, Process, Task
+from crewai.tools import tool
+from pydantic import BaseModel
+
+from adapters.crewai.tests.kit import ScriptedLLM, call, done, outputs, react, text
+from stepfast import idempotency_key
+from stepfast.testing import Stage, scene
+from stepfast_crewai import durable, idempotent, once
+
+
+def kickoff(stage: Stage, crew: Crew, inputs: dict[str, Any] | None = None, **options: Any) -> Any:
+    """Drive a crew in the way that the matrix chose."""
+    os.environ["CREWAI_STORAGE_DIR"] = str(stage.folder / "crewai")
+    way = stage.options.get("way", "kickoff")
+    with durable(crew, run_id=stage.run_id, store=stage.url, max_delivery_attempts=20, **options) as runs:
+        if way == "kickoff":
+            return runs.kickoff(inputs)
+        return asyncio.run(getattr(runs, way)(inputs))
+
+
+def llm_of(stage: Stage, name: str, script: Any, native: bool = True) -> ScriptedLLM:
+    def answered(messages: list[dict[str, Any]]) -> Any:
+        with stage.model(name, messages) as receipt:
+            return script(messages, receipt)
+
+    return ScriptedLLM(answered, native=native)
+
+
+def tools_of(stage: Stage) -> dict[str, Any]:
+    def effect(name: str) -> str:
+        return stage.effect(name, key=idempotency_key())
+
+    @idempotent
+    @tool
+    def look_up(topic: str) -> str:
+        """Look something up."""
+        return effect(f"look_up_{topic}")
+
+    @once
+    @tool
+    def charge(amount: int) -> str:
+        """Charge a card."""
+        return effect("charge")
+
+    @tool
+    def mail(to: str) -> str:
+        """Send a mail."""
+        return effect("mail")
+
+    return {"look_up": look_up, "charge": charge, "mail": mail}
+
+
+def recorded_tools(stage: Stage) -> list[str]:
+    """The journal names a tool; the story names what it was called with, too."""
+    from stepfast.testing.scenes import recorded
+
+    return [name for name in recorded(stage) if name != "look_up"]
+
+
+def in_doubt(stage: Stage, question: dict[str, Any]) -> dict[str, Any]:
+    from stepfast.testing.scenes import approved_or_by_effect
+
+    return approved_or_by_effect(stage, question)
+
+
+@scene(once=["charge", "mail"], at_once=2, finished=recorded_tools, answer=in_doubt)
+def order(stage: Stage) -> Any:
+    """Three tasks in order: parallel look-ups, one-shot tools, a summary. Native tool calls, or calls in text."""
+    native = not stage.options.get("react")
+    tools = tools_of(stage)
+
+    def research(messages: list[dict[str, Any]], receipt: str) -> Any:
+        if native:
+            seen = outputs(messages)
+            if seen:
+                return f"found {len(seen)} ({receipt[:-6]})"
+            return call(("look_up", {"topic": "price"}), ("look_up", {"topic": "tax"}), receipt=receipt)
+        if "look_up_price done" not in text(messages):
+            return react("look_up", {"topic": "price"})
+        if "look_up_tax done" not in text(messages):
+            return react("look_up", {"topic": "tax"})
+        return done("found 2 (researcher)")
+
+    def clerk(messages: list[dict[str, Any]], receipt: str) -> Any:
+        said = text(messages)
+        if "Sum it up" in said:
+            assert "found 2" in said
+            return done("paid and told")
+        if "charge done" not in said:
+            return call(("charge", {"amount": 42}), receipt=receipt) if native else react("charge", {"amount": 42})
+        if "mail done" not in said:
+            return call(("mail", {"to": "ada"}), receipt=receipt) if native else react("mail", {"to": "ada"})
+        return done(f"ordered, {said.count('charge done')} {said.count('mail done')}")
+
+    researcher = Agent(
+        role="researcher",
+        goal="find",
+        backstory="finds",
+        llm=llm_of(stage, "researcher", research, native),
+        tools=[tools["look_up"]],
+    )
+    office = Agent(
+        role="clerk",
+        goal="order",
+        backstory="orders",
+        llm=llm_of(stage, "clerk", clerk, native),
+        tools=[tools["charge"], tools["mail"]],
+    )
+    tasks = [
+        Task(description="Find what {thing} costs.", expected_output="costs", agent=researcher),
+        Task(description="Order {thing}.", expected_output="an order", agent=office),
+        Task(description="Sum it up.", expected_output="a sentence", agent=office),
+    ]
+    tasks[2].context = tasks[:2]
+    found = kickoff(stage, Crew(agents=[researcher, office], tasks=tasks), {"thing": "a lamp"})
+    return [found.raw, [each.raw for each in found.tasks_output], found.token_usage.successful_requests]
+
+
+@scene(once=["charge"], at_once=3, finished=recorded_tools, answer=in_doubt)
+def side_by_side(stage: Stage) -> Any:
+    """Two asynchronous tasks of different agents at the same time, then one that needs both."""
+    tools = tools_of(stage)
+
+    def looks(topic: str) -> Any:
+        def script(messages: list[dict[str, Any]], receipt: str) -> Any:
+            seen = outputs(messages)
+            return f"{topic} known" if seen else call(("look_up", {"topic": topic}), receipt=receipt)
+
+        return script
+
+    def clerk(messages: list[dict[str, Any]], receipt: str) -> Any:
+        assert "price known" in text(messages)
+        assert "tax known" in text(messages)
+        return "paid" if outputs(messages) else call(("charge", {"amount": 1}), receipt=receipt)
+
+    agents = [
+        Agent(role=name, goal="find", backstory="finds", llm=llm_of(stage, name, looks(name)), tools=[tools["look_up"]])
+        for name in ("price", "tax")
+    ]
+    payer = Agent(
+        role="clerk", goal="pay", backstory="pays", llm=llm_of(stage, "clerk", clerk), tools=[tools["charge"]]
+    )
+    tasks = [
+        Task(description=f"Find the {each.role}.", expected_output="it", agent=each, async_execution=True)
+        for each in agents
+    ]
+    tasks.append(Task(description="Pay.", expected_output="paid", agent=payer, context=list(tasks)))
+    found = kickoff(stage, Crew(agents=[*agents, payer], tasks=tasks))
+    return [found.raw, sorted(each.raw for each in found.tasks_output), found.token_usage.successful_requests]
+
+
+@scene(once=["charge"], finished=recorded_tools, answer=in_doubt)
+def hierarchy(stage: Stage) -> Any:
+    """A manager that delegates to a coworker, who has a one-shot tool."""
+    tools = tools_of(stage)
+
+    def manage(messages: list[dict[str, Any]], receipt: str) -> Any:
+        seen = outputs(messages)
+        if seen:
+            return f"managed: {seen[-1]}"
+        asked = {"task": "Charge the card.", "context": "42", "coworker": "clerk"}
+        return call(("delegate_work_to_coworker", asked), receipt=receipt)
+
+    def clerk(messages: list[dict[str, Any]], receipt: str) -> Any:
+        return "card charged" if outputs(messages) else call(("charge", {"amount": 42}), receipt=receipt)
+
+    worker = Agent(
+        role="clerk", goal="pay", backstory="pays", llm=llm_of(stage, "clerk", clerk), tools=[tools["charge"]]
+    )
+    manager = Agent(
+        role="manager",
+        goal="manage",
+        backstory="manages",
+        llm=llm_of(stage, "manager", manage),
+        allow_delegation=True,
+    )
+    crew = Crew(
+        agents=[worker],
+        tasks=[Task(description="See that the card is charged.", expected_output="a receipt")],
+        process=Process.hierarchical,
+        manager_agent=manager,
+    )
+    found = kickoff(stage, crew)
+    return [found.raw, found.token_usage.successful_requests]
+
+
+class Bill(BaseModel):
+    total: int
+
+
+def without_callbacks(stage: Stage) -> list[str]:
+    return recorded_tools(stage)
+
+
+@scene(once=["charge"], finished=without_callbacks, answer=in_doubt)
+def guarded(stage: Stage) -> Any:
+    """Guardrail, output_pydantic, callbacks before, between and after: each is done once."""
+    tools = tools_of(stage)
+
+    def clerk(messages: list[dict[str, Any]], receipt: str) -> Any:
+        if not outputs(messages) and "too small" not in text(messages):
+            return call(("charge", {"amount": 1}), receipt=receipt)
+        return '{"total": 2}' if "too small" in text(messages) else '{"total": 1}'
+
+    def enough(output: Any) -> tuple[bool, Any]:
+        stage.effect("enough")
+        return (True, output.raw) if "2" in output.raw else (False, "too small")
+
+    def note(output: Any) -> None:
+        stage.effect("note")
+
+    def prepare(inputs: dict[str, Any]) -> dict[str, Any]:
+        stage.effect("prepare")
+        return {**inputs, "thing": "a lamp"}
+
+    def finish(result: Any) -> Any:
+        stage.effect("finish")
+        result.raw += " (checked)"
+        return result
+
+    agent = Agent(
+        role="clerk", goal="pay", backstory="pays", llm=llm_of(stage, "clerk", clerk), tools=[tools["charge"]]
+    )
+    task = Task(
+        description="Bill {thing}.", expected_output="a bill", agent=agent, guardrail=enough, output_pydantic=Bill
+    )
+    crew = Crew(
+        agents=[agent],
+        tasks=[task],
+        task_callback=note,
+        before_kickoff_callbacks=[prepare],
+        after_kickoff_callbacks=[finish],
+    )
+    found = kickoff(stage, crew, {"for": "ada"})
+    assert isinstance(found.pydantic, Bill)
+    return [found.raw, found.pydantic.total, found.tasks_output[0].pydantic.total, crew.task_callback is note]
+
+
+@scene(once=["charge"], at_once=2, finished=recorded_tools, answer=in_doubt)
+def each(stage: Stage) -> Any:
+    """The same crew for each of two inputs, in one run."""
+    tools = tools_of(stage)
+
+    def clerk(messages: list[dict[str, Any]], receipt: str) -> Any:
+        said = text(messages)
+        topic = "price" if "price" in said else "tax"
+        return f"{topic} known" if outputs(messages) else call(("look_up", {"topic": topic}), receipt=receipt)
+
+    agent = Agent(
+        role="clerk", goal="find", backstory="finds", llm=llm_of(stage, "clerk", clerk), tools=[tools["look_up"]]
+    )
+    crew = Crew(agents=[agent], tasks=[Task(description="Find the {topic}.", expected_output="it", agent=agent)])
+    with durable(crew, run_id=stage.run_id, store=stage.url, max_delivery_attempts=20) as runs:
+        inputs = [{"topic": "price"}, {"topic": "tax"}]
+        way = stage.options.get("way", "kickoff_for_each")
+        found = getattr(runs, way)(inputs)
+        results = found if way == "kickoff_for_each" else asyncio.run(found)
+    return [result.raw for result in results]
+
+
+@scene(finished=recorded_tools, answer=lambda stage, question: next_answer(stage, question))
+def reviewed(stage: Stage) -> Any:
+    """A person rejects the first result and approves the second; the process ends at each question."""
+
+    def writer(messages: list[dict[str, Any]], receipt: str) -> Any:
+        return "long text" if "shorter" in text(messages) else "very long text"
+
+    agent = Agent(role="writer", goal="write", backstory="writes", llm=llm_of(stage, "writer", writer))
+    task = Task(description="Write.", expected_output="a text", agent=agent, human_input=True)
+    return kickoff(stage, Crew(agents=[agent], tasks=[task])).raw
+
+
+def next_answer(stage: Stage, question: dict[str, Any]) -> dict[str, Any]:
+    if "very" in question["evidence"]["result"]:
+        return {"outcome": "rejected", "value": "Make it shorter."}
+    return {"outcome": "approved"}
