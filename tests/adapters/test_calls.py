@@ -15,10 +15,13 @@ from stepfast.adapters import (
     RETRY,
     STOPPED,
     Conversation,
+    Occurrences,
     Policy,
     Settings,
     Stopped,
     ask_all,
+    check_leftover,
+    digest,
     model_call,
     tool_call,
 )
@@ -124,6 +127,39 @@ def test_an_answer_that_can_only_be_used_for_the_same_request(way: Way) -> None:
         way.play(scene)
     with pytest.raises(Diverged, match=r"Pass m again\.$"):
         way.play(scene, settings=Settings(on_drift="accept"))
+
+
+def test_a_changed_request_is_seen_where_calls_are_named_by_their_content(way: Way) -> None:
+    """As where threads race: the changed request has another key, and the recorded answer is left over."""
+    calls: list[str] = []
+
+    def scene(*words: str) -> Any:
+        def flow(attempt: Any, run: Any) -> Any:
+            occurrences, scope = Occurrences(), run.scope("task:1", shared=True)
+            answers = []
+            for word in words:
+                key = occurrences.key("model", "m", digest(word))
+                asked = {"key": key, "request": request(word), "conversation": None}
+                check: dict[str, Any] = {
+                    "agent": "clerk",
+                    "occurrences": occurrences,
+                    "key": key,
+                    "request": asked["request"],
+                }
+                yield from check_leftover(attempt, scope, **check)
+                answers += [(yield from model(attempt, scope, way, Conversation(), word, calls, **asked))]
+            if words[-1] == "crash":
+                raise Crash
+            return answers
+
+        return flow
+
+    with pytest.raises(Crash):
+        way.play(scene("a", "b", "b", "crash"))
+    with pytest.raises(Diverged, match=r"model call scope:task:1/model:m\..* of agent clerk .*\n.*item 0"):
+        way.play(scene("a", "c"))
+    assert calls == ["a", "b", "b", "crash"]
+    assert way.play(scene("b", "a", "b")) == [("B", True), ("A", True), ("B", True)]
 
 
 # --- tool calls ----------------------------------------------------------------------------------

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from stepfast import InvalidInput
-from stepfast.adapters import RETRY, Conversation, Meter, Price, Settings, Usage, model_call, tool_call
+from stepfast import AsyncStepfast, InvalidInput, NotFound
+from stepfast.adapters import RETRY, Conversation, Meter, Price, Settings, Usage, model_call, tool_call, usage_of
 from tests.adapters.kit import Crash, Way, request
 
 ONE = Usage(1, 1000, 500, 200)
@@ -48,6 +49,23 @@ def scene_of(way: Way, crashes: int) -> Any:
         return {"found": found, "usage": usage.as_dict()}
 
     return scene
+
+
+def test_the_usage_of_a_run_is_read_from_outside_at_any_time(way: Way) -> None:
+    with pytest.raises(Crash):
+        way.play(scene_of(way, 1), settings=Settings(prices={"*": Price(1.0, 1.0)}))
+    half = usage_of(way.sf, "r")
+    assert (half.requests, half.input_tokens, half.output_tokens, half.cached_tokens) == (2, 2000, 1000, 400)
+    assert half.cost == pytest.approx(3000 / 1e6)
+    way.play(scene_of(way, 1))
+
+    async def outside() -> Usage:
+        async with AsyncStepfast(way.path) as sf:
+            return await usage_of(sf, "r")
+
+    assert asyncio.run(outside()).requests == 3
+    with pytest.raises(NotFound):
+        usage_of(way.sf, "other")
 
 
 @pytest.mark.parametrize("crashes", [0, 2])

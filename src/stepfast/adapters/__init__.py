@@ -8,6 +8,7 @@ if typing.TYPE_CHECKING:
         STOPPED,
         Conversation,
         ask_all,
+        check_leftover,
         model_call,
         pack_output,
         probing,
@@ -54,7 +55,7 @@ if typing.TYPE_CHECKING:
     from stepfast.adapters.settings import OnWait, RunName, Settings, choice, flag, run_name
     from stepfast.adapters.standing import Standing, apart, apart_async, carried
     from stepfast.adapters.stores import LazyStore, OpenStore, StoreLike, close_shared, open_any
-    from stepfast.adapters.usage import Meter, Price, Prices, Usage
+    from stepfast.adapters.usage import Meter, Price, Prices, Usage, usage_of
 
 __all__ = [
     "ASK",
@@ -95,6 +96,7 @@ __all__ = [
     "apart_async",
     "ask_all",
     "carried",
+    "check_leftover",
     "choice",
     "close_shared",
     "compare",
@@ -127,13 +129,14 @@ __all__ = [
     "tool_call",
     "uninstall",
     "unpack_output",
+    "usage_of",
     "within",
 ]
 
 # Each name is loaded from its module when it is first used: an adapter pays for what it uses.
 _HOMES = {
     "attempts": "Attempt Doubt Stopped adrive drive",
-    "calls": "STOPPED Conversation ask_all model_call pack_output probing then tool_call unpack_output",
+    "calls": "STOPPED Conversation ask_all check_leftover model_call pack_output probing then tool_call unpack_output",
     "context": "ContextKeeper",
     "drift": "Digests OnDrift Request compare differences digest items_of plain shorten",
     "identity": "Occurrences Ordinals",
@@ -147,7 +150,7 @@ _HOMES = {
     "settings": "OnWait RunName Settings choice flag run_name",
     "standing": "Standing apart apart_async carried",
     "stores": "LazyStore OpenStore StoreLike close_shared open_any",
-    "usage": "Meter Price Prices Usage",
+    "usage": "Meter Price Prices Usage usage_of",
 }
 _HOME = {name: f"stepfast.adapters.{module}" for module, names in _HOMES.items() for name in names.split()}
 

@@ -6,11 +6,13 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import msgspec
 
 from stepfast.adapters.attempts import Attempt, Doubt, Stopped
 from stepfast.adapters.drift import Digests, OnDrift, Request, compare, items_of
+from stepfast.adapters.identity import Occurrences
 from stepfast.adapters.policies import Policy
 from stepfast.adapters.usage import Usage
 from stepfast.codec import Codec
@@ -24,6 +26,7 @@ __all__ = [
     "STOPPED",
     "Conversation",
     "ask_all",
+    "check_leftover",
     "model_call",
     "pack_output",
     "probing",
@@ -114,6 +117,31 @@ def model_call(
     talk.turn += 1
     talk.replayed = not live
     return unpack(recorded), not live
+
+
+def check_leftover(
+    attempt: Attempt, scope: AnyScope, *, key: str, agent: str, request: Request, occurrences: Occurrences
+) -> Flow[None]:
+    """Compare a new model call with recorded ones of its scope that were not asked for again, as ``on_drift`` says.
+
+    For calls that are named by their content (`Occurrences`): a changed request is not found under its key, so it
+    would be made as a new call while the recorded answer is left over. For scopes in which model calls come one after
+    the other; called before `model_call`.
+    """
+    session = scope._session
+    if attempt.settings.on_drift == "accept" or scope.recorded(key) is not None:
+        return
+    path = scope.path
+    for step in sorted(session.journal.values(), key=lambda step: step.position):
+        own = unquote(step.key.rpartition("/")[2], errors="surrogatepass")
+        if step.kind != "model" or step.scope != path or occurrences.asked(own):
+            continue
+        with attempt.guarded():
+            bind = session.bind(step.key, step.generation)
+            recorded = (yield from session.unpack(step.result or b"", step.blob_id, bind))["request"]
+            policy = attempt.settings.on_drift
+            compare(policy, recorded, items_of(recorded, []), request, key=step.key, agent=agent)
+        return
 
 
 def _count(attempt: Attempt, scope: AnyScope, key: str, recorded: dict[str, Any], measure: Any) -> None:

@@ -32,6 +32,7 @@ class Occurrences:
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
+        self._given: set[str] = set()
         self._lock = threading.Lock()
 
     def number(self, key: str) -> int:
@@ -40,8 +41,14 @@ class Occurrences:
             self._counts[key] += 1
             return self._counts[key]
 
+    def asked(self, key: str) -> bool:
+        """Whether `key` has returned this key."""
+        return key in self._given
+
     def key(self, kind: str, name: str, fingerprint: str = "") -> str:
         """Return the key of a call, such as ``tool:search.3f2a…``; a repeated one ends in ``.2``, ``.3`` and so on."""
         key = f"{kind}:{name}.{fingerprint}" if fingerprint else f"{kind}:{name}"
         number = self.number(key)
-        return key if number == 1 else f"{key}.{number}"
+        given = key if number == 1 else f"{key}.{number}"
+        self._given.add(given)
+        return given

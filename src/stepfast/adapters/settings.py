@@ -24,9 +24,8 @@ class Settings:
 
     ``on_in_doubt`` and ``policies``: see `Policies`. ``on_drift``: a request that differs from the recorded one is
     *raise*d as ``Diverged``, logged (*warn*) or *accept*ed. ``on_wait``: where a person must decide, *suspend* raises
-    ``Suspended``, *block* waits in this process, *return* returns what is asked: the
-    framework's own result, or a `stepfast.Waiting`. ``prices``: see `usage`. The others
-    are options of ``sf.run``.
+    ``Suspended``, *block* waits in this process, *return* returns what is asked: the framework's own result, or a
+    `stepfast.Waiting`. ``prices``: see `usage`. The others are options of ``sf.run``.
     """
 
     def __init__(

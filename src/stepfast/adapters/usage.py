@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, overload
 
 import msgspec
 
+from stepfast.async_client import AsyncStepfast
+from stepfast.client import Stepfast
 from stepfast.errors import InvalidInput
-from stepfast.flow import Flow
-from stepfast.journal import StepStatus
+from stepfast.flow import Flow, do
+from stepfast.journal import Step, StepStatus
+from stepfast.opening import find
+from stepfast.ops import ReadJournal
 from stepfast.run import AsyncRun, Run
+from stepfast.vault import Vault
 
-__all__ = ["Meter", "Price", "Prices", "Usage", "check_prices"]
+__all__ = ["Meter", "Price", "Prices", "Usage", "check_prices", "usage_of"]
 
 _MILLION = 1_000_000
 
@@ -107,13 +112,32 @@ class Meter:
 
     def complete(self, run: Run | AsyncRun) -> Flow[Usage]:
         """Return the sum for the whole run, with model calls inside tools that were answered from the journal."""
-        session = run._session
-        for step in list(session.journal.values()):
-            if step.kind == "model" and step.status is StepStatus.FINISHED and step.key not in self._calls:
-                session.check_seal(step)
-                bind = session.bind(step.key, step.generation)
-                recorded = yield from session.unpack(step.result or b"", step.blob_id, bind)
-                found = recorded.get("usage") if isinstance(recorded, dict) else None
-                if isinstance(found, dict):
-                    self.add(step.key, msgspec.convert(found, Usage))
+        return (yield from self._read(run._session, run._session.journal.values()))
+
+    def _read(self, values: Vault, journal: Iterable[Step]) -> Flow[Usage]:
+        for step in list(journal):
+            known = step.voided or step.key in self._calls
+            if known or step.kind != "model" or step.status is not StepStatus.FINISHED:
+                continue
+            values.check_seal(step)
+            bind = values.bind(step.key, step.generation)
+            recorded = yield from values.unpack(step.result or b"", step.blob_id, bind)
+            found = recorded.get("usage") if isinstance(recorded, dict) else None
+            if isinstance(found, dict):
+                self.add(step.key, msgspec.convert(found, Usage))
         return self.total
+
+
+@overload
+def usage_of(client: Stepfast, run_id: str) -> Usage: ...
+@overload
+def usage_of(client: AsyncStepfast, run_id: str) -> Coroutine[Any, Any, Usage]: ...
+def usage_of(client: Stepfast | AsyncStepfast, run_id: str) -> Any:
+    """Return what the model calls of a run have used and cost so far, finished or not; awaited with `AsyncStepfast`."""
+
+    def flow() -> Flow[Usage]:
+        intent = yield from find(run_id)
+        journal = yield from do(ReadJournal(journal_id=intent.journal_id))
+        return (yield from Meter()._read(Vault(intent, None, client.codec, client.store.tenant), journal))
+
+    return client._drive(flow())
