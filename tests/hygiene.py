@@ -32,6 +32,8 @@ PUBLIC_MODULES = frozenset(
         "stepfast.codec",
         "stepfast.faces",
         "stepfast.flow",
+        "stepfast.inputs",
+        "stepfast.steps",
         "stepfast.stored_names",
         "stepfast.threads",
     }

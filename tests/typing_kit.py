@@ -6,12 +6,13 @@ import json
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-# Of the library's own environment: it brings its Node.js along, which need not be in every adapter's.
-BASEDPYRIGHT = ROOT / ".venv" / "bin" / "basedpyright"
+# Of the library's own environment, where an adapter's has none: pyright brings its Node.js along.
+OWN = ROOT / ".venv" / "bin"
 
 
 class Complaint(NamedTuple):
@@ -25,9 +26,11 @@ def mypy(program: Path, sources: list[Path]) -> list[Complaint]:
     """What ``mypy --strict`` of this environment says."""
     done = subprocess.run(
         [
-            sys.executable,
+            sys.executable if find_spec("mypy") else OWN / "python",
             "-m",
             "mypy",
+            "--python-executable",
+            sys.executable,
             "--strict",
             "--no-error-summary",
             "--cache-dir",
@@ -53,7 +56,7 @@ def pyright(program: Path, sources: list[Path]) -> list[Complaint]:
         "reportMissingModuleSource": False,
     }
     (program.parent / "pyrightconfig.json").write_text(json.dumps(settings))
-    executable = next(p for p in (Path(sys.executable).with_name("basedpyright"), BASEDPYRIGHT) if p.exists())
+    executable = next(p for p in (Path(sys.executable).with_name("basedpyright"), OWN / "basedpyright") if p.exists())
     done = subprocess.run(
         [executable, "--outputjson", "--pythonpath", sys.executable, "--project", program.parent, program],
         capture_output=True,

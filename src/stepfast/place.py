@@ -43,6 +43,14 @@ class Place:
         step = session.journal.get(session.keys_of(self._here()[0]).explicit(key))
         return None if step is None else step.status
 
+    def generation(self, key: str) -> int:
+        """How many records of the step with this explicit key were voided: it tells a repeated call from the first."""
+        session = self._session
+        check.text("key", key, optional=False)
+        full = session.keys_of(self._here()[0]).explicit(key)
+        step = session.journal.get(full)
+        return session.generations.get(full, 0) if step is None else step.generation
+
     def _here(self) -> tuple[str, bool]:
         """The scope that a call belongs to, and whether calls come in order there.
 

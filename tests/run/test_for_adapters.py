@@ -38,6 +38,23 @@ async def test_whether_a_step_is_recorded_is_told_without_running_it(way: Way, c
 
 
 @both
+async def test_a_call_that_was_repeated_is_told_from_the_first(way: Way, calls: Calls) -> None:
+    sf = way.open()
+    with pytest.raises(RuntimeError):
+        async with sf.run("r") as run:
+            assert run.generation("a") == 0
+            await run.options(key="a").step(calls.build)
+            assert run.generation("a") == 0
+            raise RuntimeError
+    await sf.rewind("r", "a")
+    async with sf.run("r") as run:
+        assert run.generation("a") == 1
+        await run.options(key="a").step(calls.build)
+        assert run.generation("a") == 1
+        assert run.scope("x", shared=True).generation("a") == 0
+
+
+@both
 async def test_questions_put_ahead_all_wait_for_a_person_at_once(way: Way) -> None:
     sf = way.open()
     with pytest.raises(Suspended):

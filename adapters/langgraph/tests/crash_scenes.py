@@ -19,7 +19,7 @@ from langgraph.types import Send, interrupt
 
 from stepfast import DID_NOT_HAPPEN, Happened, Stepfast
 from stepfast.testing import Stage, scene
-from stepfast_langgraph import StepfastSaver, durable, durable_tool, once, step
+from stepfast_langgraph import StepfastSaver, calls, durable, durable_tool
 
 TOPICS = ("sea", "sky")
 CALLS = [("look_up", {"what": "price"}), ("charge", {"who": "ada"}), ("look_up", {"what": "stock"})]
@@ -33,9 +33,10 @@ class State(TypedDict):
 
 
 class Scripted(BaseChatModel):
-    """Asks for three calls, and then says what they gave."""
+    """Asks for some calls, and then says what they gave."""
 
     stage: Any
+    wanted: list[tuple[str, dict[str, str]]] = CALLS
 
     @property
     def _llm_type(self) -> str:
@@ -49,7 +50,7 @@ class Scripted(BaseChatModel):
         # Only with sync durability has LangGraph stored what a model is shown.
         shown = messages if self.stage.options.get("durability", "sync") == "sync" else None
         with self.stage.model("tell" if told else "call", shown) as receipt:
-            calls = [{"name": name, "args": args, "id": f"{receipt}-{n}"} for n, (name, args) in enumerate(CALLS)]
+            calls = [{"name": name, "args": args, "id": f"{receipt}-{n}"} for n, (name, args) in enumerate(self.wanted)]
             answer = AIMessage("; ".join(told), id=receipt, tool_calls=[] if told else calls)
         return ChatResult(generations=[ChatGeneration(message=answer)])
 
@@ -84,7 +85,7 @@ def the_graph(stage: Stage, saver: StepfastSaver) -> Any:
         return {"trail": [stage.effect(f"research {given['topic']}")]}
 
     def write(_: State) -> Any:
-        return {"trail": [step(draft), step(polish), stage.effect("print")]}
+        return {"trail": [calls.step(draft), calls.step(polish), stage.effect("print")]}
 
     builder: Any = StateGraph(State)
     builder.add_node("plan", plan)
@@ -153,7 +154,7 @@ def asking(stage: Stage) -> Any:
 
     @task
     def work(name: str) -> str:
-        return once(send) if name == "send" else stage.effect(name)
+        return calls.once(send) if name == "send" else stage.effect(name)
 
     @entrypoint()
     def flow(given: list[str]) -> Any:
@@ -161,3 +162,29 @@ def asking(stage: Stage) -> Any:
         return [done, interrupt("Send it?"), work("send").result()]
 
     return durable(flow, store=stage.url, max_delivery_attempts=20).run(["left", "right"], stage.run_id)
+
+
+@scene(once=["charge", "mail"], at_once=3, finished=kept)
+def silent(stage: Stage) -> Any:
+    """A durable agent with tools as they are: one may be repeated, the others are asked about."""
+
+    @tool
+    def look_up(what: str) -> str:
+        """Look something up."""
+        return stage.effect("look_up", f"found {what}")
+
+    @tool
+    def charge(who: str) -> str:
+        """Charge somebody."""
+        return stage.effect("charge", f"charged {who}")
+
+    @tool
+    def mail(who: str) -> str:
+        """Write to somebody."""
+        return stage.effect("mail", f"wrote to {who}")
+
+    wanted = [("look_up", {"what": "price"}), ("charge", {"who": "ada"}), ("mail", {"who": "bob"})]
+    made = create_agent(Scripted(stage=stage, wanted=wanted), [look_up, charge, mail])
+    agent = durable(made, store=stage.url, policies={"look_*": "retry", "*": "ask"}, max_delivery_attempts=20)
+    state = agent.run({"messages": [("human", "buy it")]}, stage.run_id)
+    return [m.content for m in state["messages"] if m.type == "ai" and m.content]

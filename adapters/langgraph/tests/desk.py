@@ -41,7 +41,7 @@ def say(*texts: str) -> dict[str, Any]:
     return {"messages": [AIMessage(" ".join(texts))]}
 
 
-def calls(name: str, *args: dict[str, Any]) -> dict[str, Any]:
+def asks_for(name: str, *args: dict[str, Any]) -> dict[str, Any]:
     """What a model asks for: a call of a tool with each of these arguments."""
     asked = [{"name": name, "args": given, "id": f"call-{n}"} for n, given in enumerate(args)]
     return {"messages": [AIMessage("", tool_calls=asked)]}

@@ -10,7 +10,9 @@ from adapters.langgraph.tests import crash_scenes
 from stepfast.testing import crash_matrix
 
 pytestmark = [pytest.mark.xdist_group("crash"), pytest.mark.timeout(600)]
-each_scene = pytest.mark.parametrize("scene", [crash_scenes.agent, crash_scenes.asking], ids=lambda scene: scene.name)
+each_scene = pytest.mark.parametrize(
+    "scene", [crash_scenes.agent, crash_scenes.asking, crash_scenes.silent], ids=lambda scene: scene.name
+)
 not_sqlite = pytest.mark.parametrize("store", ["postgres", "http"])
 LINES = {"packages": ["stepfast_langgraph"]}
 

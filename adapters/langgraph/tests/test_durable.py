@@ -18,7 +18,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from adapters.langgraph.tests.durable_kit import Log, World, chain, links
 from stepfast import Conflict, InvalidInput, RunBusy, RunFailed, Stepfast, current_run
-from stepfast_langgraph import StepfastSaver, durable, step
+from stepfast_langgraph import StepfastSaver, calls, durable
 
 GIVEN = {"log": ["in"]}
 DONE = {"log": ["in", "one", "two", "three"]}
@@ -66,7 +66,7 @@ def test_a_run_gives_the_final_state_and_a_completed_one_gives_it_again(world: W
     assert (seen["status"], seen["step"], seen["last_step"]) == ("COMPLETED", 3, "three")
     assert seen["result"] == DONE
     assert seen["payload"] == GIVEN
-    assert seen["labels"] == {"graph": "LangGraph", "thread_id": "r"}
+    assert seen["labels"] == {"framework": "langgraph", "graph": "LangGraph", "thread_id": "r"}
 
 
 async def test_the_same_on_an_event_loop(world: World, sf: Stepfast) -> None:
@@ -293,8 +293,9 @@ def test_what_is_missing_is_named(world: World, sf: Stepfast) -> None:
     made = durable(chain(world, None, "one"), store=sf)
     with pytest.raises(InvalidInput, match="run_id"):
         made.run(GIVEN)
-    with pytest.raises(InvalidInput, match="stream_mode"):
-        made.run(GIVEN, "r", stream_mode="values")
+    for wrong in ({"on_wait": "suspended"}, {"durability": "never"}, {"config": ["thread"]}, {"run_id": 5}):
+        with pytest.raises(InvalidInput, match=next(iter(wrong))):
+            made.run(GIVEN, **{"run_id": "r", **wrong})
     assert sf.list_intents() == []
 
 
@@ -356,7 +357,7 @@ def test_steps_in_a_node_are_steps_of_the_run(world: World, sf: Stepfast) -> Non
     graph = StateGraph(Log)
 
     def node(_state: Any) -> Any:
-        got = [step(lambda name: (world.effects.record(name), name)[1], name) for name in "ab"]
+        got = [calls.step(lambda name: (world.effects.record(name), name)[1], name) for name in "ab"]
         world.effects.record("node")
         if world.effects.counts()["node"] == 1:
             raise ZeroDivisionError

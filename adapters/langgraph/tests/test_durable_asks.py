@@ -19,7 +19,7 @@ from langgraph.types import Command, interrupt
 
 from adapters.langgraph.tests.durable_kit import Log, World, asking, chain
 from stepfast import InvalidInput, NotFound, Stepfast, Suspended, current_run
-from stepfast_langgraph import StepfastSaver, durable, once
+from stepfast_langgraph import StepfastSaver, calls, durable
 from tests.cli.kit import Cli
 
 GIVEN = {"log": ["in"]}
@@ -329,7 +329,7 @@ def test_a_one_shot_call_in_doubt_is_a_question_of_the_run(
         return "receipt 2"
 
     graph = StateGraph(Log)
-    graph.add_node("pay", lambda _: {"log": [once(pay, key="pay")]})
+    graph.add_node("pay", lambda _: {"log": [calls.options(key="pay").once(pay)]})
     graph.add_edge(START, "pay")
     made = durable(graph.compile(), store=sf, on_in_doubt=policy)
     with pytest.raises(Lost):

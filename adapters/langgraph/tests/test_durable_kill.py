@@ -219,7 +219,10 @@ def test_a_run_that_kills_every_process_is_failed_in_the_end(world: World) -> No
         graph.add_edge("one", "poison")
         durable(graph.compile(), store=world.url, max_delivery_attempts=2).run(GIVEN, "r")
 
-    assert [Child(body).wait(60).code for _ in range(2)] == [KILLED, KILLED]
-    ended = Child(body).wait(60)
-    assert ended.code == 1
-    assert "RunFailed" in ended.error
+    # The first gets on as far as one finished node, and may be killed just before that is on record.
+    lives = [Child(body).wait(60)]
+    while lives[-1].code == KILLED and len(lives) < 5:
+        lives.append(Child(body).wait(60))
+    assert len(lives) in (3, 4)
+    assert lives[-1].code == 1
+    assert "RunFailed" in lives[-1].error

@@ -28,7 +28,7 @@ from stepfast import (
     Suspended,
     idempotency_key,
 )
-from stepfast_langgraph import StepfastSaver, durable, durable_tool, once, step
+from stepfast_langgraph import StepfastSaver, calls, durable, durable_tool
 
 SHAPES = ["node-once", "node-once-async", "tools-once", "tools-once-async", "agent-once", "branches-once"]
 
@@ -141,7 +141,7 @@ def told(state: Any) -> str:
 
 def test_the_same_question_has_the_same_id_until_it_is_answered(desk: Desk) -> None:
     desk.deadly.add(1)
-    graph = desk.graph(lambda _: say(once(desk.act, 1)))
+    graph = desk.graph(lambda _: say(calls.once(desk.act, 1)))
     desk.crash(graph)
     asked = [graph.invoke(None, CONFIG)["__interrupt__"] for _ in range(3)]
     assert len({i.id for stops in asked for i in stops}) == 1
@@ -158,7 +158,7 @@ def test_the_evidence_says_what_to_look_for_on_the_other_side(desk: Desk) -> Non
         keys.append(idempotency_key())
         raise Crash
 
-    graph = desk.graph(lambda _: {"messages": [str(once(pay, 7))]})
+    graph = desk.graph(lambda _: {"messages": [str(calls.once(pay, 7))]})
     desk.crash(graph)
     value = graph.invoke(None, CONFIG)["__interrupt__"][0].value
     assert value["idempotency_key"] == keys[0]
@@ -167,7 +167,7 @@ def test_the_evidence_says_what_to_look_for_on_the_other_side(desk: Desk) -> Non
 
 def test_a_plain_answer_is_enough_for_one_question(desk: Desk) -> None:
     desk.deadly.add(1)
-    graph = desk.graph(lambda _: say(once(desk.act, 1)))
+    graph = desk.graph(lambda _: say(calls.once(desk.act, 1)))
     desk.crash(graph)
     graph.invoke(None, CONFIG)
     assert told(graph.invoke(Command(resume={"outcome": "done", "value": "seen"}), CONFIG)) == "seen"
@@ -177,7 +177,7 @@ def test_a_plain_answer_is_enough_for_one_question(desk: Desk) -> None:
 def test_an_answer_is_not_taken_for_the_next_question(desk: Desk) -> None:
     """LangGraph keeps a resume value that names no interrupt, and hands it to whoever asks next."""
     desk.deadly.update({1, 2})
-    graph = desk.graph(lambda _: say(once(desk.act, 1), once(desk.act, 2)))
+    graph = desk.graph(lambda _: say(calls.once(desk.act, 1), calls.once(desk.act, 2)))
     desk.crash(graph)
     graph.invoke(None, CONFIG)
     with pytest.raises(Crash):
@@ -194,7 +194,7 @@ def test_interrupts_of_the_node_keep_their_own_answers(desk: Desk) -> None:
 
     def node(_: Any) -> dict[str, Any]:
         first = interrupt("first?")
-        return say(first, once(desk.act, 1), interrupt("second?"), step(desk.act, 2))
+        return say(first, calls.once(desk.act, 1), interrupt("second?"), calls.step(desk.act, 2))
 
     graph = desk.graph(node)
     (stop,) = graph.invoke({"messages": []}, CONFIG)["__interrupt__"]
@@ -214,8 +214,8 @@ def test_a_plain_answer_that_was_taken_is_not_seen_by_the_nodes_own_interrupt(de
     desk.deadly.update({1, 2})
 
     def node(_: Any) -> dict[str, Any]:
-        paid = once(desk.act, 1)
-        step(desk.act, 2)
+        paid = calls.once(desk.act, 1)
+        calls.step(desk.act, 2)
         return say(paid, interrupt("really?"))
 
     graph = desk.graph(node)
@@ -231,7 +231,7 @@ def test_a_plain_answer_that_was_taken_is_not_seen_by_the_nodes_own_interrupt(de
 
 def test_two_answers_that_differ_the_first_stands_and_the_second_is_told(desk: Desk) -> None:
     desk.deadly.add(1)
-    graph = desk.graph(lambda _: say(once(desk.act, 1)))
+    graph = desk.graph(lambda _: say(calls.once(desk.act, 1)))
     desk.crash(graph)
     (stop,) = graph.invoke(None, CONFIG)["__interrupt__"]
     desk.client.answer(stop.value["run_id"], "done", stop.value["decision"], value="seen", actor="maria")
@@ -243,7 +243,7 @@ def test_two_answers_that_differ_the_first_stands_and_the_second_is_told(desk: D
 
 def test_the_same_answer_from_both_sides_is_fine(desk: Desk) -> None:
     desk.deadly.add(1)
-    graph = desk.graph(lambda _: say(once(desk.act, 1)))
+    graph = desk.graph(lambda _: say(calls.once(desk.act, 1)))
     desk.crash(graph)
     (stop,) = graph.invoke(None, CONFIG)["__interrupt__"]
     desk.client.answer(stop.value["run_id"], "retry", stop.value["decision"], actor="maria")
@@ -252,7 +252,7 @@ def test_the_same_answer_from_both_sides_is_fine(desk: Desk) -> None:
 
 def test_an_answer_given_through_the_graph_is_seen_by_stepfast(desk: Desk) -> None:
     desk.deadly.add(1)
-    graph = desk.graph(lambda _: say(once(desk.act, 1)))
+    graph = desk.graph(lambda _: say(calls.once(desk.act, 1)))
     desk.crash(graph)
     (stop,) = graph.invoke(None, CONFIG)["__interrupt__"]
     graph.invoke(Command(resume={stop.id: "retry"}), CONFIG)
@@ -262,7 +262,7 @@ def test_an_answer_given_through_the_graph_is_seen_by_stepfast(desk: Desk) -> No
 
 def test_an_answer_that_says_nothing_is_refused_and_the_question_stays(desk: Desk) -> None:
     desk.deadly.add(1)
-    graph = desk.graph(lambda _: say(once(desk.act, 1)))
+    graph = desk.graph(lambda _: say(calls.once(desk.act, 1)))
     desk.crash(graph)
     (stop,) = graph.invoke(None, CONFIG)["__interrupt__"]
     with pytest.raises(InvalidInput, match="'done', 'retry', 'fail'"):
@@ -272,7 +272,7 @@ def test_an_answer_that_says_nothing_is_refused_and_the_question_stays(desk: Des
 
 def test_fail_ends_the_task_for_good(desk: Desk) -> None:
     desk.deadly.add(1)
-    graph = desk.graph(lambda _: say(once(desk.act, 1)))
+    graph = desk.graph(lambda _: say(calls.once(desk.act, 1)))
     desk.crash(graph)
     (stop,) = graph.invoke(None, CONFIG)["__interrupt__"]
     with pytest.raises(RunFailed):
@@ -290,10 +290,10 @@ def test_a_branch_in_doubt_does_not_repeat_the_branches_beside_it(desk: Desk, aw
         return desk.act(what)
 
     def branch(given: Any) -> dict[str, Any]:
-        return say(once(desk.act, given["what"]))
+        return say(calls.once(desk.act, given["what"]))
 
     async def branch_awaited(given: Any) -> dict[str, Any]:
-        return say(await once(act, given["what"]))
+        return say(await calls.once(act, given["what"]))
 
     builder: Any = StateGraph(MessagesState)
     if awaited:
@@ -337,7 +337,7 @@ def test_calls_beside_one_in_doubt_come_to_their_end(desk: Desk) -> None:
         return desk.act(what)
 
     async def node(_: Any) -> dict[str, Any]:
-        return say(*await asyncio.gather(once(act, "a", 0.0), step(act, "b", 0.1)))
+        return say(*await asyncio.gather(calls.once(act, "a", 0.0), calls.step(act, "b", 0.1)))
 
     graph = desk.graph(node)
     with pytest.raises(Crash):
@@ -371,7 +371,7 @@ def test_fail_tells_the_model_that_the_outcome_is_unknown(desk: Desk) -> None:
 
 def test_fail_raises_in_a_node(desk: Desk) -> None:
     desk.deadly.add(1)
-    graph = desk.graph(lambda _: say(once(desk.act, 1, on_in_doubt="fail")))
+    graph = desk.graph(lambda _: say(calls.options(on_in_doubt="fail").once(desk.act, 1)))
     desk.crash(graph)
     for _ in range(2):
         with pytest.raises(StepFailed, match="unknown"):
@@ -408,7 +408,7 @@ def test_a_probe_that_does_not_know_leaves_it_to_a_person(desk: Desk) -> None:
 
 def test_in_a_durable_graph_it_is_a_decision_of_its_run(desk: Desk) -> None:
     desk.deadly.add(1)
-    whole = durable(desk.graph(lambda _: say(once(desk.act, 1))), store=desk.client)
+    whole = durable(desk.graph(lambda _: say(calls.once(desk.act, 1))), store=desk.client)
     with pytest.raises(Crash):
         whole.run({"messages": []}, "order-7")
     with pytest.raises(Suspended):
@@ -422,7 +422,7 @@ def test_in_a_durable_graph_it_is_a_decision_of_its_run(desk: Desk) -> None:
 
 def test_in_a_durable_graph_it_is_answered_by_a_command_too(desk: Desk) -> None:
     desk.deadly.add(1)
-    whole = durable(desk.graph(lambda _: say(once(desk.act, 1))), store=desk.client)
+    whole = durable(desk.graph(lambda _: say(calls.once(desk.act, 1))), store=desk.client)
     with pytest.raises(Crash):
         whole.run({"messages": []}, "order-7")
     with pytest.raises(Suspended):
@@ -433,7 +433,7 @@ def test_in_a_durable_graph_it_is_answered_by_a_command_too(desk: Desk) -> None:
 
 def test_in_a_run_of_ones_own_the_graph_asks(desk: Desk) -> None:
     desk.deadly.add(1)
-    graph = desk.graph(lambda _: say(once(desk.act, 1)))
+    graph = desk.graph(lambda _: say(calls.once(desk.act, 1)))
     with pytest.raises(Crash), desk.client.run("mine"):
         graph.invoke({"messages": []}, CONFIG)
     with desk.client.run("mine"):

@@ -17,7 +17,7 @@ from langgraph.prebuilt import InjectedState, InjectedStore, ToolNode
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
-from adapters.langgraph.tests.desk import Desk, calls, fails_once
+from adapters.langgraph.tests.desk import Desk, asks_for, fails_once
 from adapters.langgraph.tests.kit import on
 from stepfast import Stepfast
 from stepfast_langgraph import StepfastSaver, durable_tool
@@ -55,7 +55,7 @@ def twice(desk: Desk, made: Any, *args: dict[str, Any], awaited: bool = False, s
         return asyncio.run(graph.ainvoke(given, config)) if awaited else graph.invoke(given, config)
 
     with pytest.raises(ConnectionError):
-        go(calls(made.name, *args))
+        go(asks_for(made.name, *args))
     return [m for m in go(None)["messages"] if isinstance(m, ToolMessage)]
 
 

@@ -15,11 +15,11 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, RetryPolicy, interrupt
 
-from adapters.langgraph.tests.desk import Desk, calls, fails_once, say
+from adapters.langgraph.tests.desk import Desk, asks_for, fails_once, say
 from adapters.langgraph.tests.kit import CountingStore, on
 from adapters.langgraph.tests.tool_agent import effects, run
 from stepfast import Diverged, InvalidInput, Stepfast, idempotency_key, open_store
-from stepfast_langgraph import StepfastSaver, durable_tool, once, step
+from stepfast_langgraph import StepfastSaver, calls, durable_tool
 
 SHAPES = ["node", "node-async", "tools", "tools-async", "agent", "agent-async", "branches"]
 
@@ -56,7 +56,7 @@ def test_a_failed_node_finds_its_finished_calls_when_the_graph_is_resumed(desk: 
     fail = fails_once()
 
     def node(_: Any) -> dict[str, Any]:
-        told = [step(desk.act, 1), once(desk.act, 2)]
+        told = [calls.step(desk.act, 1), calls.once(desk.act, 2)]
         fail()
         return say(" ".join(told))
 
@@ -72,7 +72,7 @@ def test_a_node_that_is_retried_finds_its_finished_calls(desk: Desk, awaited: bo
     left = [ConnectionError("one"), ConnectionError("two")]
 
     def node(_: Any) -> dict[str, Any]:
-        told = [step(desk.act, "x"), step(desk.act, "x"), once(desk.act, "y")]
+        told = [calls.step(desk.act, "x"), calls.step(desk.act, "x"), calls.once(desk.act, "y")]
         if left:
             raise left.pop()
         return say(" ".join(told))
@@ -81,7 +81,7 @@ def test_a_node_that_is_retried_finds_its_finished_calls(desk: Desk, awaited: bo
         async def act(what: str) -> str:
             return desk.act(what)
 
-        told = [await step(act, "x"), await step(act, "x"), await once(act, "y")]
+        told = [await calls.step(act, "x"), await calls.step(act, "x"), await calls.once(act, "y")]
         if left:
             raise left.pop()
         return say(" ".join(told))
@@ -95,7 +95,7 @@ def test_a_node_that_is_retried_finds_its_finished_calls(desk: Desk, awaited: bo
 
 
 def test_a_fork_from_an_older_checkpoint_makes_its_calls_anew(desk: Desk) -> None:
-    graph = desk.graph(lambda _: say(step(desk.act, "first")), lambda _: say(step(desk.act, "second")))
+    graph = desk.graph(lambda _: say(calls.step(desk.act, "first")), lambda _: say(calls.step(desk.act, "second")))
     config = on("t")
     graph.invoke({"messages": []}, config)
     before = next(s for s in graph.get_state_history(config) if s.next == ("n1",))
@@ -104,7 +104,7 @@ def test_a_fork_from_an_older_checkpoint_makes_its_calls_anew(desk: Desk) -> Non
 
 
 def test_a_second_turn_of_a_thread_makes_its_calls_anew(desk: Desk) -> None:
-    graph = desk.graph(lambda _: say(step(desk.act, "same")))
+    graph = desk.graph(lambda _: say(calls.step(desk.act, "same")))
     for _ in range(2):
         graph.invoke({"messages": [("user", "go")]}, on("t"))
     assert desk.happened == ["same", "same"]
@@ -114,7 +114,7 @@ def test_a_call_with_other_input_than_was_recorded_stops_the_node(desk: Desk) ->
     fail, inputs = fails_once(), iter([1, 2])
 
     def node(_: Any) -> dict[str, Any]:
-        told = once(desk.act, next(inputs))
+        told = calls.once(desk.act, next(inputs))
         fail()
         return say(told)
 
@@ -137,7 +137,7 @@ def test_an_interrupt_in_a_tool_passes_and_the_tool_is_entered_again(desk: Desk,
         return desk.act(f"{what}: {interrupt('may I?')}")
 
     graph, config = desk.graph(ToolNode([durable_tool(act, once=one_shot)])), on("t")
-    state = graph.invoke(calls("act", {"what": "x"}), config)
+    state = graph.invoke(asks_for("act", {"what": "x"}), config)
     assert [i.value for i in state["__interrupt__"]] == ["may I?"]
     state = graph.invoke(Command(resume="yes"), config)
     assert state["messages"][-1].content == "did x: yes"
@@ -146,8 +146,8 @@ def test_an_interrupt_in_a_tool_passes_and_the_tool_is_entered_again(desk: Desk,
 
 def test_calls_before_an_interrupt_are_not_made_again_after_it(desk: Desk) -> None:
     def node(_: Any) -> dict[str, Any]:
-        first = once(desk.act, 1)
-        return say(f"{first} {interrupt('go on?')} {step(desk.act, 2)}")
+        first = calls.once(desk.act, 1)
+        return say(f"{first} {interrupt('go on?')} {calls.step(desk.act, 2)}")
 
     graph, config = desk.graph(node), on("t")
     graph.invoke({"messages": []}, config)
@@ -160,11 +160,11 @@ def test_calls_inside_a_call_are_kept_when_it_is_cut_short(desk: Desk) -> None:
     fail = fails_once()
 
     def outer() -> str:
-        told = [step(desk.act, "in 1"), step(desk.act, "in 2")]
+        told = [calls.step(desk.act, "in 1"), calls.step(desk.act, "in 2")]
         fail()
         return " ".join(told)
 
-    graph, config = desk.graph(lambda _: say(step(outer))), on("t")
+    graph, config = desk.graph(lambda _: say(calls.step(outer))), on("t")
     with pytest.raises(ConnectionError):
         graph.invoke({"messages": []}, config)
     assert graph.invoke(None, config)["messages"][-1].content == "did in 1 did in 2"
@@ -179,7 +179,7 @@ def test_gathered_calls_take_their_places_in_order(desk: Desk) -> None:
         return desk.act(what)
 
     async def node(_: Any) -> dict[str, Any]:
-        told = await asyncio.gather(step(act, "slow", 0.05), step(act, "fast", 0.0))
+        told = await asyncio.gather(calls.step(act, "slow", 0.05), calls.step(act, "fast", 0.0))
         fail()
         return say(" ".join(told))
 
@@ -196,12 +196,12 @@ def test_tasks_of_the_functional_api_have_journals_of_their_own(desk: Desk) -> N
 
     @task
     def part(what: str) -> str:
-        return step(desk.act, what)
+        return calls.step(desk.act, what)
 
     @entrypoint(checkpointer=desk.saver)
     def entry(names: list[str]) -> str:
         told = [future.result() for future in [part(name) for name in names]]
-        told.append(step(desk.act, "own"))
+        told.append(calls.step(desk.act, "own"))
         fail()
         return " ".join(told)
 
@@ -217,7 +217,7 @@ def test_a_subgraphs_nodes_have_journals_of_their_own(desk: Desk) -> None:
     fail = fails_once()
 
     def inner(_: Any) -> dict[str, Any]:
-        told = once(desk.act, "inner")
+        told = calls.once(desk.act, "inner")
         fail()
         return say(told)
 
@@ -227,7 +227,7 @@ def test_a_subgraphs_nodes_have_journals_of_their_own(desk: Desk) -> None:
     below = builder.compile()
 
     def outer(state: Any) -> Any:
-        step(desk.act, "outer")
+        calls.step(desk.act, "outer")
         return below.invoke(state)
 
     graph, config = desk.graph(outer), on("t")
@@ -242,7 +242,7 @@ def test_a_node_whose_run_is_complete_may_still_make_a_new_call(desk: Desk) -> N
     names = ["first"]
 
     def node(_: Any) -> dict[str, Any]:
-        return say(*[step(desk.act, name, key=name, store=desk.client) for name in names])
+        return say(*[calls.options(key=name, store=desk.client).step(desk.act, name) for name in names])
 
     graph, config = desk.graph(node), on("t")
     graph.invoke({"messages": []}, config)
@@ -264,8 +264,8 @@ def test_a_node_whose_run_is_complete_may_still_make_a_new_call(desk: Desk) -> N
 def test_a_step_costs_one_commit_and_a_one_shot_two_besides_two_for_the_task(sqlite_url: str) -> None:
     def node(_: Any) -> dict[str, Any]:
         for number in range(5):
-            step(str, number)
-            once(str, number)
+            calls.step(str, number)
+            calls.once(str, number)
         return say("done")
 
     with open_store(sqlite_url) as below:
@@ -280,11 +280,11 @@ def test_a_tasks_run_is_completed_when_its_node_has_returned(desk: Desk) -> None
     fail = fails_once()
 
     def second(_: Any) -> dict[str, Any]:
-        step(desk.act, 2)
+        calls.step(desk.act, 2)
         fail()
         return {}
 
-    graph = desk.graph(lambda _: say(step(desk.act, 1)), second)
+    graph = desk.graph(lambda _: say(calls.step(desk.act, 1)), second)
     with pytest.raises(ConnectionError):
         graph.invoke({"messages": []}, on("t"))
     desk.saver.close()
@@ -292,13 +292,13 @@ def test_a_tasks_run_is_completed_when_its_node_has_returned(desk: Desk) -> None
 
 
 def test_a_run_is_closed_by_itself_soon_after_its_task(desk: Desk) -> None:
-    desk.graph(lambda _: say(step(desk.act, 1))).invoke({"messages": []}, on("t"))
+    desk.graph(lambda _: say(calls.step(desk.act, 1))).invoke({"messages": []}, on("t"))
     name = desk.client.list_intents()[0]["run_id"]
     assert desk.client.wait_for(name, timeout=10)["status"] == "COMPLETED"
 
 
 def test_a_node_that_was_interrupted_gives_its_run_back(desk: Desk) -> None:
-    graph = desk.graph(lambda _: say(step(desk.act, 1), interrupt("go on?")))
+    graph = desk.graph(lambda _: say(calls.step(desk.act, 1), interrupt("go on?")))
     graph.invoke({"messages": []}, on("t"))
     name = desk.client.list_intents()[0]["run_id"]
     with desk.client.run(name, wait=30) as run:  # RunBusy if it were kept
@@ -313,7 +313,7 @@ def test_the_idempotency_key_is_the_same_when_the_call_is_made_again(desk: Desk)
         if len(keys) == 1:
             raise ConnectionError
 
-    graph, config = desk.graph(lambda _: {"messages": [str(step(act))]}), on("t")
+    graph, config = desk.graph(lambda _: {"messages": [str(calls.step(act))]}), on("t")
     with pytest.raises(ConnectionError):
         graph.invoke({"messages": []}, config)
     graph.invoke(None, config)
@@ -325,7 +325,7 @@ def test_another_checkpointer_works_with_a_store_that_is_named(desk: Desk) -> No
     fail = fails_once()
 
     def node(_: Any) -> dict[str, Any]:
-        told = once(desk.act, 1, store=desk.client)
+        told = calls.options(store=desk.client).once(desk.act, 1)
         fail()
         return say(told)
 
@@ -340,7 +340,7 @@ def test_inside_a_run_the_calls_are_steps_of_that_run(desk: Desk) -> None:
     fail = fails_once()
 
     def node(_: Any) -> dict[str, Any]:
-        told = f"{step(desk.act, 1)} {once(desk.act, 2)}"
+        told = f"{calls.step(desk.act, 1)} {calls.once(desk.act, 2)}"
         fail()
         return say(told)
 
@@ -357,11 +357,11 @@ def test_inside_a_run_a_graph_needs_no_checkpointer(desk: Desk) -> None:
     fail = fails_once()
 
     def second(_: Any) -> dict[str, Any]:
-        told = once(desk.act, 2)
+        told = calls.once(desk.act, 2)
         fail()
         return say(told)
 
-    graph = desk._replace(saver=None).graph(lambda _: say(step(desk.act, 1)), second)  # type: ignore[arg-type]
+    graph = desk._replace(saver=None).graph(lambda _: say(calls.step(desk.act, 1)), second)  # type: ignore[arg-type]
     with pytest.raises(ConnectionError), desk.client.run("mine"):
         graph.invoke({"messages": []})
     with desk.client.run("mine"):
@@ -383,7 +383,7 @@ def test_a_plain_tool_in_an_event_loops_run_works_from_its_thread(sqlite_url: st
     async def main() -> Any:
         async with AsyncStepfast(sqlite_url) as client, client.run("mine"):
             graph = Desk(None, None, []).graph(ToolNode([durable_tool(act, once=True)]))  # type: ignore[arg-type]
-            return await graph.ainvoke(calls("act", {"what": "x"}))
+            return await graph.ainvoke(asks_for("act", {"what": "x"}))
 
     assert asyncio.run(main())["messages"][-1].content == "x"
     assert happened == ["x"]
@@ -391,12 +391,14 @@ def test_a_plain_tool_in_an_event_loops_run_works_from_its_thread(sqlite_url: st
 
 def test_without_a_checkpointer_a_step_is_a_plain_call_and_a_one_shot_is_refused(desk: Desk) -> None:
     plain = desk._replace(saver=None)  # type: ignore[arg-type]
-    assert plain.graph(lambda _: say(step(desk.act, 1))).invoke({"messages": []})["messages"][-1].content == "did 1"
+    assert (
+        plain.graph(lambda _: say(calls.step(desk.act, 1))).invoke({"messages": []})["messages"][-1].content == "did 1"
+    )
     with pytest.raises(InvalidInput, match="checkpointer"):
-        plain.graph(lambda _: say(once(desk.act, 2))).invoke({"messages": []})
-    assert step(desk.act, 3) == "did 3"
+        plain.graph(lambda _: say(calls.once(desk.act, 2))).invoke({"messages": []})
+    assert calls.step(desk.act, 3) == "did 3"
     with pytest.raises(InvalidInput, match="one-shot"):
-        once(desk.act, 4)
+        calls.once(desk.act, 4)
     assert desk.happened == [1, 3]
 
 

@@ -26,7 +26,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, Send
 
 from stepfast import Stepfast
-from stepfast_langgraph import StepfastSaver, durable_tool, once, step
+from stepfast_langgraph import StepfastSaver, calls, durable_tool
 
 CALLS = [{"name": "act", "args": {"what": name}, "id": f"call-{name}"} for name in "abc"]
 
@@ -84,7 +84,10 @@ def graph_of(url: str, shape: str, folder: Path, saver: Any) -> tuple[Any, Any]:
     """A graph that makes the calls a, b and c, and the input it starts with."""
     kind, _, how = shape.partition("-")
     one_shot = "once" in how
-    make: Callable[..., Any] = once if one_shot else step
+
+    def make(function: Callable[..., Any], *args: Any, inputs: Any = None) -> Any:
+        chosen = calls.options(inputs=inputs)
+        return (chosen.once if one_shot else chosen.step)(function, *args)
 
     def node(_: Any) -> dict[str, Any]:
         return {"messages": [AIMessage(" ".join(make(effect, folder, name, inputs=name) for name in "abc"))]}

@@ -3,8 +3,11 @@
 import typing
 
 if typing.TYPE_CHECKING:
+    from stepfast import current_run, idempotency_key
+    from stepfast.adapters import composite, idempotent, once
     from stepfast_langgraph._durable import Durable, durable
-    from stepfast_langgraph._tools import durable_tool, once, step
+    from stepfast_langgraph._node_calls import calls
+    from stepfast_langgraph._tools import durable_tool
     from stepfast_langgraph.cache import StepfastCache
     from stepfast_langgraph.factory import create_checkpointer
     from stepfast_langgraph.saver import LostUpdate, StepfastSaver
@@ -19,17 +22,24 @@ __all__ = [
     "StepfastSaver",
     "StepfastStore",
     "__version__",
+    "calls",
+    "composite",
     "create_checkpointer",
+    "current_run",
     "durable",
     "durable_tool",
+    "idempotency_key",
+    "idempotent",
     "once",
-    "step",
 ]
 
 # Each name is loaded from its module when it is first used: the saver alone needs neither langgraph nor langchain.
 _HOMES = {
+    "stepfast": "current_run idempotency_key",
+    "stepfast.adapters": "composite idempotent once",
     "stepfast_langgraph._durable": "Durable durable",
-    "stepfast_langgraph._tools": "durable_tool once step",
+    "stepfast_langgraph._node_calls": "calls",
+    "stepfast_langgraph._tools": "durable_tool",
     "stepfast_langgraph.cache": "StepfastCache",
     "stepfast_langgraph.factory": "create_checkpointer",
     "stepfast_langgraph.saver": "StepfastSaver LostUpdate",

@@ -8,29 +8,36 @@ import inspect
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from langgraph.errors import GraphBubbleUp
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
 
 from stepfast import (
+    DID_NOT_HAPPEN,
     AsyncRun,
     Codec,
     Fenced,
     InvalidInput,
     Run,
     RunFailed,
-    Scope,
+    StepFailed,
     StoreError,
     Suspended,
     Suspension,
     current_run,
 )
-from stepfast.adapters import StoreLike
+from stepfast.adapters import Doubt, StoreLike, then
 from stepfast.faces import awaited, blocking
+from stepfast.flow import Call as Calling
+from stepfast.flow import Flow, drive, drive_async
+from stepfast.steps import OnInDoubt
+from stepfast.stored_names import UNKNOWN_OUTCOME_TYPE
 
-from ._doubts import settle_in_graph
+from ._carried import current_trip
+from ._doubts import ask_in_graph, settle_in_graph
 from ._journals import journals
 from ._where import Task, current_task
 
@@ -48,9 +55,11 @@ class Call:
     name: str
     key: str | None = None
     inputs: Any = None
-    on_in_doubt: Any = "ask"
+    on_in_doubt: OnInDoubt | None = None  # None: as the durable run says, else a person is asked
     store: StoreLike = None
     options: dict[str, Any] = field(default_factory=dict)
+    ran: Callable[[Exception], bool] | None = None  # whether the code behind the call was entered before an error
+    leaves_doubt: bool = False  # an error says nothing about the effect
 
     def __post_init__(self) -> None:
         while isinstance(self.function, functools.partial):
@@ -59,7 +68,6 @@ class Call:
             self.function = self.function.func
         if not callable(self.function):
             raise InvalidInput(f"function: {self.function!r} cannot be called; pass the function and its arguments.")
-        check_policy(self.on_in_doubt)
 
     @property
     def awaits(self) -> bool:
@@ -76,32 +84,54 @@ class Call:
     def made(self) -> Any:
         return self.function(*self.args, **self.kwargs)
 
-    def passing(self) -> Any:
-        """The same, with LangGraph's control flow made invisible to a step that records errors."""
+    def guarded(self) -> Any:
+        """The same, with errors that the journal must not see as results made invisible to it."""
         if self.awaits:
-            return self._passing_awaited()
-        try:
+            return self._guarded_awaited()
+        with self._passing():
             return self.made()
-        except GraphBubbleUp as error:
-            raise _Passing(error) from None
 
-    async def _passing_awaited(self) -> Any:
-        try:
+    async def _guarded_awaited(self) -> Any:
+        with self._passing():
             return await self.made()
-        except GraphBubbleUp as error:
-            raise _Passing(error) from None
 
-
-def check_policy(policy: Any) -> None:
-    if not callable(policy) and policy not in ("ask", "retry", "fail"):
-        raise InvalidInput(f"on_in_doubt: must be 'ask', 'retry', 'fail' or a probe, not {policy!r}.")
+    @contextmanager
+    def _passing(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, GraphBubbleUp) or (self.ran is not None and not self.ran(error)):
+                raise (_NotDone if self.once else _Passing)(error) from None
+            if self.leaves_doubt:
+                raise Doubt from error
+            raise
 
 
 class _Passing(BaseException):
-    """Carries LangGraph's control flow past a journal that records errors."""
+    """Carries LangGraph's control flow, or arguments that did not fit, past a step that retries or records errors."""
 
-    def __init__(self, error: GraphBubbleUp) -> None:
+    def __init__(self, error: Exception) -> None:
         self.error = error
+
+
+class _NotDone(Exception):
+    """The same for a one-shot step, which takes it as the word that nothing happened."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class Aside(NamedTuple):
+    """A command: call a function that blocks; on an event loop, in a thread."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+
+    def perform(self, *_store: Any) -> Any:
+        return self.function(*self.args)
+
+    async def aperform(self, *_store: Any) -> Any:
+        return await asyncio.to_thread(self.function, *self.args)
 
 
 class _Turn:
@@ -145,7 +175,7 @@ def _key_of(call: Call, task: Task, path: str) -> str:
     if task.writes is None or (call.once and task.execution is None):
         raise InvalidInput(
             f"key: {call.name} needs one here: this version of langgraph does not tell a retry of the node from a "
-            "second call. Pass key=…, or use a newer langgraph."
+            "second call. Make it with calls.options(key=…), or use a newer langgraph."
         )
     turn = _turn_of(task)
     with _turns_lock:
@@ -165,7 +195,51 @@ class Ground:
         self.run = run
         self.key = call.key if task is None else _key_of(call, task, "" if run is None else run.path)
 
-    def place_in(self, run: Run | AsyncRun) -> Any:
+    def performing(self) -> Flow[Any]:
+        """Make the call in the run around it, or in one of the task's own, which is opened for it."""
+        call, task = self.call, self.task
+        if self.run is not None:
+            return (yield from self._in(self.run))
+        assert task is not None  # noqa: S101 - or there would be a run
+        client, number = (yield Aside(journals.client, (task, call.store))), 0
+        while True:
+            number += 1
+            journal = self.journal = journals.enter(task, client, number)
+            broken: BaseException | None = None
+            try:
+                run = journal.known(task) or (yield Aside(journal.open, (task,)))
+                if not self._is_refused_by(run):
+                    return (yield from self._in(run))
+            except Suspension as waiting:
+                broken = waiting
+                if not journal.waits(waiting):
+                    raise
+                raise (yield Aside(journal.interrupt)) from None
+            except BaseException as error:
+                broken = _unfit(error)
+                raise
+            finally:
+                journals.leave(journal, broken)
+
+    def _in(self, run: Run | AsyncRun) -> Flow[Any]:
+        """Hand the call to the core, by the face of the run that fits the function."""
+        place: Any = (awaited if self.call.awaits else blocking)(self._place_in(run))
+        call = self.call
+        options = {"key": self.key, "name": call.name, "inputs": call.shown, **call.options}
+        try:
+            if not call.once and place.recorded(self.key) != "STARTED":
+                return (yield Calling(place.options(**options).step, (call.guarded,)))
+            if not call.once:  # an earlier attempt began it as a one-shot; now it may be repeated
+                options = {name: options[name] for name in ("key", "name", "inputs", "on_drift") if name in options}
+            options["retry_on"] = (*options.get("retry_on", ()), _NotDone)
+            options["on_in_doubt"] = self._policy(run, place)
+            return (yield Calling(place.options(**options).once, (call.guarded,)))
+        except (_Passing, _NotDone) as passing:
+            raise passing.error from None
+        except Doubt as doubt:
+            raise self._question(run, place) from doubt.__cause__
+
+    def _place_in(self, run: Run | AsyncRun) -> Any:
         """The part of the run that the call belongs to."""
         task = self.task
         if task is None or (self.journal is not None and self.journal.is_of(task)):
@@ -173,45 +247,51 @@ class Ground:
         name = task.task_id if task.durable else task.place
         return run.scope(f"{task.node}:{name}", shared=True)
 
-    def is_refused_by(self, run: Run) -> bool:
+    def _is_refused_by(self, run: Run) -> bool:
         """Whether the run is complete without this call: the node had returned, and now does something else."""
-        return run.replaying and self.place_in(run).recorded(self.key) is None
+        return run.replaying and self._place_in(run).recorded(self.key) is None
 
-    def make(self, place: Any, run: Run | AsyncRun) -> Any:
-        """Hand the call to the core, from whichever face of the run."""
-        call = self.call
-        options = {"key": self.key, "name": call.name, "inputs": call.shown, **call.options}
-        if not call.once:
-            return place.options(**options).step(call.passing if call.options.get("record_errors") else call.made)
-        options["retry_on"] = (*options.get("retry_on", ()), GraphBubbleUp)
-        options["on_in_doubt"] = self._policy(run)
-        return place.options(**options).once(call.made)
+    # --- a call in doubt ---------------------------------------------------------------------------
 
-    def _policy(self, run: Run | AsyncRun) -> Any:
+    def _policy(self, run: Run | AsyncRun, place: Any) -> Any:
         """Settled where the call is made, so that what is in doubt interrupts the graph and not its opening."""
-        call, task, policy = self.call, self.task, self.call.on_in_doubt
-        if policy in ("retry", "fail") or (task is None and policy == "ask"):
+        call, task, trip = self.call, self.task, current_trip.get()
+        policy = call.on_in_doubt or ("ask" if trip is None else trip.on_in_doubt) if call.once else "retry"
+        if task is None and policy == "ask":
             return policy
-        owned = self.journal is not None
+        if policy in ("retry", "fail"):
+            # A record of an earlier attempt, whose policy was another, is settled by the present one.
+            in_doubt = place.recorded(self.key) == "STARTED"
+            return functools.partial(_decided, policy, call.name) if in_doubt else policy
+        # Of a run that is the task's own, the core asks.
+        question = None if task is None or self.journal is not None else self._asked(run, place)
 
-        def ask() -> Any:
-            if owned or task is None:
-                return None  # the core asks
-            return settle_in_graph(task, run.run_id, f"{task.task_id}/{self.key}", call.name, repr(call.shown)[:1000])
+        def ask(told: Any) -> Any:
+            if told is not None or question is None or task is None:
+                return told
+            return settle_in_graph(task, *question)
 
-        if inspect.iscoroutinefunction(policy):
+        return lambda: then(policy(*call.args, **call.kwargs) if callable(policy) else None, ask)
 
-            async def probe_awaited() -> Any:
-                told = await policy(*call.args, **call.kwargs)
-                return ask() if told is None else told
+    def _question(self, run: Run | AsyncRun, place: Any) -> GraphInterrupt:
+        """The interrupt that asks about a call which raised an error that leaves it in doubt."""
+        assert self.task is not None  # noqa: S101 - only tools that a model calls can leave a doubt
+        return ask_in_graph(*self._asked(run, place))
 
-            return probe_awaited
+    def _asked(self, run: Run | AsyncRun, place: Any) -> tuple[str, str, str, str]:
+        """The question about this call. A call that was repeated and is in doubt again is another question."""
+        assert self.task is not None  # noqa: S101
+        assert self.key is not None  # noqa: S101
+        generation = place.generation(self.key)
+        key = f"{self.task.task_id}/{self.key}" + (f"/{generation}" if generation else "")
+        return run.run_id, key, self.call.name, repr(self.call.shown)[:1000]
 
-        def probe() -> Any:
-            told = policy(*call.args, **call.kwargs) if callable(policy) else None
-            return ask() if told is None else told
 
-        return probe
+def _decided(policy: str, name: str) -> Any:
+    if policy == "retry":
+        return DID_NOT_HAPPEN
+    text = f"{name} was started and never confirmed"
+    raise StepFailed(text, error={"type": UNKNOWN_OUTCOME_TYPE, "message": text})
 
 
 def _stand(call: Call) -> Ground | None:
@@ -232,81 +312,18 @@ def _unfit(error: BaseException) -> BaseException | None:
     return error if lost and not isinstance(error, _Passing) else None
 
 
+_NO_STORE: Any = None  # the commands of these flows find their stores themselves
+
+
 def perform(call: Call) -> Any:
-    """Make the call, or answer it from the journal."""
+    """Make the call, or answer it from the journal; a coroutine if its function is a coroutine function.
+
+    The call takes its place now, not when it is awaited.
+    """
     ground = _stand(call)
     if ground is None:
         return call.made()
-    if ground.run is not None:
-        return _in_thread(ground, ground.run)
-    assert ground.task is not None  # noqa: S101 - or there would be a run
-    client, number = journals.client(ground.task, call.store), 0
-    while True:
-        number += 1
-        journal = ground.journal = journals.enter(ground.task, client, number)
-        broken: BaseException | None = None
-        try:
-            run = journal.open(ground.task)
-            if not ground.is_refused_by(run):
-                return _in_thread(ground, run)
-        except Suspension as waiting:
-            broken = waiting
-            if not journal.waits(waiting):
-                raise
-            raise journal.interrupt() from None
-        except BaseException as error:
-            broken = _unfit(error)
-            raise
-        finally:
-            journals.leave(journal, broken)
-
-
-def _in_thread(ground: Ground, run: Run | AsyncRun) -> Any:
-    place: Scope = blocking(ground.place_in(run))
-    try:
-        return ground.make(place, run)
-    except _Passing as passing:
-        raise passing.error from None
-
-
-def perform_awaited(call: Call) -> Coroutine[Any, Any, Any]:
-    """The same for a coroutine function. The call takes its place now, not when it is awaited."""
-    ground = _stand(call)
-    if ground is None:
-        made: Coroutine[Any, Any, Any] = call.made()
-        return made
-    return _on_loop(ground)
-
-
-async def _on_loop(ground: Ground) -> Any:
-    if ground.run is not None:
-        return await _awaited(ground, ground.run)
-    assert ground.task is not None  # noqa: S101 - or there would be a run
-    client, number = await asyncio.to_thread(journals.client, ground.task, ground.call.store), 0
-    while True:
-        number += 1
-        journal = ground.journal = journals.enter(ground.task, client, number)
-        broken: BaseException | None = None
-        try:
-            run = journal.known(ground.task)
-            if run is None:
-                run = await asyncio.to_thread(journal.open, ground.task)
-            if not ground.is_refused_by(run):
-                return await _awaited(ground, run)
-        except Suspension as waiting:
-            broken = waiting
-            if not journal.waits(waiting):
-                raise
-            raise (await asyncio.to_thread(journal.interrupt)) from None
-        except BaseException as error:
-            broken = _unfit(error)
-            raise
-        finally:
-            journals.leave(journal, broken)
-
-
-async def _awaited(ground: Ground, run: Run | AsyncRun) -> Any:
-    try:
-        return await ground.make(awaited(ground.place_in(run)), run)
-    except _Passing as passing:
-        raise passing.error from None
+    if call.awaits:
+        coroutine: Coroutine[Any, Any, Any] = drive_async(ground.performing(), _NO_STORE, "")
+        return coroutine
+    return drive(ground.performing(), _NO_STORE, "")

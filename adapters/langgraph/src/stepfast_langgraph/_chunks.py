@@ -60,13 +60,15 @@ class Chunks:
         else:
             yield (chunk[0], seen.data) if self._subgraphs else seen.data
 
-    def last(self, result: Any) -> Iterator[Any]:
-        """The stream of a run that is finished: its final state, for who wants values."""
-        if "values" not in self._wanted:
-            return
+    def last(self, result: Any, interrupts: Sequence[Any] = ()) -> Iterator[Any]:
+        """The stream of a run that has nothing to do: its final state, or the state and what it waits for."""
+        if interrupts:
+            yield from self._made("updates", {INTERRUPT: tuple(interrupts)})
+        yield from self._made("values", result, interrupts=tuple(interrupts))
+
+    def _made(self, mode: str, data: Any, **more: Any) -> Iterator[Any]:
         if self._version != "v1":
-            yield {"type": "values", "ns": (), "data": result, "interrupts": ()}
+            chunk: Any = {"type": mode, "ns": (), "data": data, **more}
         else:
-            shown = result if self._single else ("values", result)
-            whole = shown if isinstance(shown, tuple) and not self._single else (shown,)
-            yield ((), *whole) if self._subgraphs else shown
+            chunk = ((), mode, data) if self._subgraphs else (mode, data)
+        return self.show(chunk, Seen(False, mode, data))

@@ -64,6 +64,13 @@ def interrupt_of(run_id: str, key: str, question: str, evidence: Mapping[str, An
     return Interrupt(value=value, id=name)
 
 
+def as_interrupt(run_id: str, decision: Mapping[str, Any]) -> Interrupt:
+    """A question that is no interrupt of the graph, such as a breakpoint's, in the form of one."""
+    told = {field: decision[field] for field in ("kind", "question", "outcomes", "evidence") if field in decision}
+    value = {**told, "run_id": run_id, "decision": decision["key"]}
+    return Interrupt(value=value, id=interrupt_id(run_id, decision["key"]))
+
+
 def interrupt_for(client: Stepfast, run_id: str) -> GraphInterrupt:
     """Everything that a task's run waits for, as one interrupt of the graph."""
     waits_for = client.decisions(run_id)
@@ -82,13 +89,7 @@ def deliver_answers(client: Stepfast, run_id: str, task: Task) -> None:
     for decision in known:
         name = interrupt_id(run_id, decision["key"])
         if name in task.answers:
-            verdict = read_answer(task.answers[name])
-            if verdict is None:
-                raise InvalidInput(
-                    f"resume: the call in doubt {decision['key']} can be answered 'done', 'retry', 'fail' or "
-                    f"{{'outcome': 'done', 'value': result}}, not {task.answers[name]!r}."
-                )
-            _write(client, run_id, decision, verdict, NAMED)
+            _write(client, run_id, decision, _verdict(decision["key"], task.answers[name]), NAMED)
     verdict = read_answer(bare)
     if verdict is None:
         return
@@ -113,20 +114,30 @@ def _was_taken(client: Stepfast, task: Task) -> bool:
     return any(d["actor"] == BARE for i in beside for d in client.decisions(i["run_id"], pending=False))
 
 
-def settle_in_graph(task: Task, run_id: str, key: str, name: str, arguments: Any) -> Any:
-    """In a run that is not the task's own: ask through the graph; whoever drives the run hears of the interrupt."""
+def ask_in_graph(run_id: str, key: str, name: str, arguments: str) -> GraphInterrupt:
+    """In a run that is not the task's own: the question about a call as an interrupt, which the run's driver poses."""
+    question = f"Did {name} happen? It was started and never confirmed."
+    return GraphInterrupt((interrupt_of(run_id, key, question, {"name": name, "arguments": arguments}),))
+
+
+def settle_in_graph(task: Task, run_id: str, key: str, name: str, arguments: str) -> Any:
+    """Return what was answered to that question; raise the interrupt if nothing was."""
     asked = interrupt_id(run_id, key)
     if asked not in task.answers:
-        question = f"Did {name} happen? It was started and never confirmed."
-        raise GraphInterrupt((interrupt_of(run_id, key, question, {"name": name, "arguments": arguments}),))
-    verdict = read_answer(task.answers[asked])
-    if verdict is None:
-        raise InvalidInput(
-            f"resume: the call in doubt {key} can be answered 'done', 'retry', 'fail' or "
-            f"{{'outcome': 'done', 'value': result}}, not {task.answers[asked]!r}."
-        )
+        raise ask_in_graph(run_id, key, name, arguments)
+    verdict = _verdict(key, task.answers[asked])
     if verdict.outcome == "done":
         return Happened(verdict.value)
     if verdict.outcome == "retry":
         return DID_NOT_HAPPEN
     raise StepFailed(f"{name} was left in doubt, and somebody decided that it failed.", key=key)
+
+
+def _verdict(key: str, answer: Any) -> Verdict:
+    verdict = read_answer(answer)
+    if verdict is None:
+        raise InvalidInput(
+            f"resume: the call in doubt {key} can be answered 'done', 'retry', 'fail' or "
+            f"{{'outcome': 'done', 'value': result}}, not {answer!r}."
+        )
+    return verdict

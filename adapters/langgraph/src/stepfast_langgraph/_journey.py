@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from stepfast import AsyncRun, AsyncStepfast, Conflict, NotFound, Run, Stepfast, Suspended
+from stepfast.adapters import OnWait
 from stepfast.flow import Call, Flow
 
 from . import _questions as questions
-from ._chunks import Chunks
-from ._trip import Ask, give_answer, is_answer
+from ._chunks import INTERRUPT, Chunks
+from ._doubts import as_interrupt
+from ._trip import Ask, Trip, give_answer, is_answer, output_of
 
 log = logging.getLogger("stepfast")
-OnWait = Literal["suspend", "block"]
 
 
 class Journey:
@@ -36,12 +37,22 @@ class Journey:
         self.options = options
         self.chunks = chunks
         self.result: Any = None
+        self.trip: Trip | None = None
 
     @property
     def thread_id(self) -> str:
         """The thread of a run that is new."""
         given = self.config.get("configurable", {}).get("thread_id")
         return self.run_id if given is None else str(given)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether this call saw the graph stop."""
+        return self.trip is not None and self.trip.stopped
+
+    def returns(self, waits: Suspended) -> bool:
+        """Whether the caller gets what this run waits for as a result."""
+        return self.on_wait == "return" and waits.run_id == self.run_id
 
     def input_of(self, run: Run | AsyncRun) -> Any:
         """The input as it was recorded, except in the attempt that has just recorded it."""
@@ -78,7 +89,23 @@ class Journey:
         return (yield self._open(client, None if is_resume else given, options))
 
     def _open(self, client: Stepfast | AsyncStepfast, payload: Any, options: Mapping[str, Any]) -> Call:
-        return Call(client.run, (self.run_id,), {**options, "payload": payload, "on_wait": self.on_wait})
+        on_wait = "block" if self.on_wait == "block" else "suspend"
+        return Call(client.run, (self.run_id,), {**options, "payload": payload, "on_wait": on_wait})
+
+    def pending(self, client: Stepfast | AsyncStepfast, graph: Any) -> Flow[Any]:
+        """What ``on_wait="return"`` returns: the state as it stands, and under ``__interrupt__`` all that is asked.
+
+        It is read from the thread and the decisions of the run, so that each call returns the same.
+        """
+        intent = yield Call(client.get_intent, (self.run_id,))
+        thread_id = intent["labels"].get("thread_id", self.run_id)
+        state = yield Ask(graph, "get_state", {"configurable": {"thread_id": thread_id}})
+        decisions = yield Call(client.decisions, (self.run_id,))
+        asked = {questions.interrupt_of(each["key"]) for each in decisions}
+        waiting = [each for each in state.interrupts if each.id in asked]
+        waiting += [as_interrupt(self.run_id, each) for each in decisions if not questions.interrupt_of(each["key"])]
+        values = output_of(graph, state.values)
+        return {**(values if isinstance(values, dict) else {}), INTERRUPT: waiting}
 
     def _unblock(self, client: Stepfast | AsyncStepfast, graph: Any) -> Flow[bool]:
         """Whether an answer was found for a run that waits."""

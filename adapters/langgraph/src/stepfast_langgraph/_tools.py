@@ -1,104 +1,49 @@
-"""``step`` and ``once`` for nodes, and ``durable_tool`` for what a model calls."""
+"""Tools that a model calls: journaled where a tool asks for it, and in every durable graph by the tool's policy."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
-from functools import cache, wraps
-from typing import Any, TypeVar, overload
+import json
+import logging
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
 
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, ToolException
 from langchain_core.tools import tool as make_tool
+from langgraph.types import Command
 
-from stepfast import InvalidInput, Retry, StepFailed
-from stepfast.adapters import StoreLike
+from stepfast import Codec, InvalidInput, Retry, StepFailed, Unencodable
+from stepfast.adapters import Doubt, Policy, Seam, StoreLike, declared, install, within
+from stepfast.steps import OnDrift, OnInDoubt, step_options
 from stepfast.stored_names import UNKNOWN_OUTCOME_TYPE
 
-from ._calls import Call, check_policy, perform, perform_awaited
+from ._calls import Call, perform
+from ._carried import current_trip
 from ._journals import short
+from ._where import current_task
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from ._trip import Trip
 
-__all__ = ["durable_tool", "once", "step"]
+log = logging.getLogger("stepfast")
 
-
-@overload
-def step(function: Callable[..., Awaitable[T]], /, *args: Any, **options: Any) -> Awaitable[T]: ...
-@overload
-def step(function: Callable[..., T], /, *args: Any, **options: Any) -> T: ...
-def step(
-    function: Callable[..., Any],
-    /,
-    *args: Any,
-    key: str | None = None,
-    name: str | None = None,
-    inputs: Any = None,
-    retry: Retry | int | None = None,
-    record_errors: bool | tuple[type[Exception], ...] = False,
-    on_drift: str | None = None,
-    store: StoreLike = None,
-    **kwargs: Any,
-) -> Any:
-    """Call ``function`` inside a node; when the node is run again, a finished call gives its recorded result.
-
-    Await it if ``function`` is a coroutine function. Calls are told apart by name and order; ``key`` names one
-    yourself. The journal is on ``store``, the graph's StepfastSaver, or the default store.
-    """
-    options = {"retry": retry, "record_errors": record_errors, "on_drift": on_drift}
-    call = Call(function, args, kwargs, False, name or _name_of(function), key, inputs, "ask", store, options)
-    return perform_awaited(call) if call.awaits else perform(call)
-
-
-@overload
-def once(function: Callable[..., Awaitable[T]], /, *args: Any, **options: Any) -> Awaitable[T]: ...
-@overload
-def once(function: Callable[..., T], /, *args: Any, **options: Any) -> T: ...
-def once(
-    function: Callable[..., Any],
-    /,
-    *args: Any,
-    key: str | None = None,
-    name: str | None = None,
-    inputs: Any = None,
-    on_in_doubt: str | Callable[..., Any] = "ask",
-    retry_on: tuple[type[Exception], ...] = (),
-    on_drift: str | None = None,
-    store: StoreLike = None,
-    **kwargs: Any,
-) -> Any:
-    """Call ``function`` at most once. If it started and was never confirmed, the graph is interrupted and asks.
-
-    Answer with ``Command(resume={interrupt.id: "done" | "retry" | "fail"})``, or by ``stepfast tasks``.
-    """
-    options = {"retry_on": retry_on, "on_drift": on_drift}
-    call = Call(function, args, kwargs, True, name or _name_of(function), key, inputs, on_in_doubt, store, options)
-    return perform_awaited(call) if call.awaits else perform(call)
-
-
-def _name_of(function: Any) -> str:
-    while hasattr(function, "func") and hasattr(function, "keywords"):  # a partial
-        function = function.func
-    name = getattr(function, "__name__", None) or type(function).__name__
-    return "lambda" if name == "<lambda>" else str(name)
-
-
-_call_id: ContextVar[tuple[str | None, Any] | None] = ContextVar("stepfast_langgraph_call", default=None)
-_inside: ContextVar[object] = ContextVar("stepfast_langgraph_inside", default=None)
+_JOURNALED = "__stepfast_journaled__"
 
 
 def durable_tool(
     tool: BaseTool | Callable[..., Any],
     *,
     once: bool = False,
-    on_in_doubt: str | Callable[..., Any] = "ask",
+    on_in_doubt: OnInDoubt = "ask",
     retry: Retry | int | None = None,
     retry_on: tuple[type[Exception], ...] = (),
     record_errors: bool | tuple[type[Exception], ...] = (ToolException,),
-    on_drift: str | None = None,
+    on_drift: OnDrift | None = None,
     store: StoreLike = None,
 ) -> BaseTool:
-    """The same tool, with its calls journaled: a finished call is not made again when its node is.
+    """Return the same tool with its calls journaled, in any graph with a checkpointer: a finished call is not repeated.
 
     ``once``: at most one call; one in doubt is settled as ``on_in_doubt`` says. A probe gets the model's arguments.
     What a one-shot tool raises is recorded, except ``retry_on``; of another, what ``record_errors`` names.
@@ -109,109 +54,227 @@ def durable_tool(
         )
     if not once and (retry_on or on_in_doubt != "ask"):
         raise InvalidInput("retry_on, on_in_doubt: they are for one-shot tools; pass once=True, or leave them out.")
-    if once:
-        check_policy(on_in_doubt)
-    original = tool if isinstance(tool, BaseTool) else make_tool(tool)
+    chosen = step_options(
+        retry=retry, record_errors=record_errors, on_drift=on_drift, on_in_doubt=on_in_doubt, retry_on=retry_on
+    )
     options: dict[str, Any] = {"on_drift": on_drift}
     if once:
         options["retry_on"] = retry_on
     else:
-        options |= {"retry": retry, "record_errors": record_errors, "kind": "tool"}
-    return _wrapped(original, once, on_in_doubt, options, store)
+        options |= {"retry": retry, "record_errors": chosen.record_errors, "kind": "tool"}
+    return _copy(tool if isinstance(tool, BaseTool) else make_tool(tool), _How(once, on_in_doubt, options, store=store))
 
 
-def _wrapped(
-    original: BaseTool, once: bool, on_in_doubt: str | Callable[..., Any], options: dict[str, Any], store: StoreLike
-) -> BaseTool:
+class _How(NamedTuple):
+    """How the calls of a tool are kept."""
+
+    once: bool
+    on_in_doubt: Any
+    options: dict[str, Any]
+    leaves_doubt: bool = False
+    store: StoreLike = None
+    codec: Codec | None = None  # with which the output is checked before it is recorded
+
+
+def _copy(original: BaseTool, how: _How) -> BaseTool:
     """A copy whose class differs in how it runs, and in nothing that a framework asks it about."""
     kind: type[BaseTool] = type(original)
-    mark = object()
-
-    @cache
-    def names() -> frozenset[str]:
-        return _names_for_model(original)
-
-    def given_by_model(tool_input: Any) -> Any:
-        """Without what the graph injects: state, store and runtime change by themselves."""
-        if not isinstance(tool_input, dict):
-            return tool_input
-        return {name: value for name, value in tool_input.items() if name in names()}
-
-    def plan(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        call_id, given = _call_id.get() or (None, None)
-        key = f"{short(original.name)}={short(call_id)}" if call_id else None
-        probe = _on_given(on_in_doubt, given) if callable(on_in_doubt) else on_in_doubt
-        return Call(function, args, kwargs, once, original.name, key, given, probe, store, dict(options))
-
-    @wraps(kind._run)
-    def _run(self: BaseTool, *args: Any, **kwargs: Any) -> Any:
-        if _inside.get() is mark:
-            return kind._run(self, *args, **kwargs)
-        return perform(plan(kind._run, (self, *args), kwargs))
-
-    @wraps(kind._arun)
-    async def _arun(self: BaseTool, *args: Any, **kwargs: Any) -> Any:
-        token = _inside.set(mark)  # where it ends in a thread that calls _run
-        try:
-            return await perform_awaited(plan(kind._arun, (self, *args), kwargs))
-        finally:
-            _inside.reset(token)
 
     @wraps(kind.run)
     def run(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
-        token = _call_id.set((kwargs.get("tool_call_id"), given_by_model(tool_input)))
-        outer = _inside.set(None)
-        try:
-            return kind.run(self, tool_input, *args, **kwargs)
-        except StepFailed as failed:
-            return _tell(self, failed, kwargs.get("tool_call_id"))
-        finally:
-            _inside.reset(outer)
-            _call_id.reset(token)
+        return _made(how, kind.run, self, tool_input, args, kwargs)
 
     @wraps(kind.arun)
     async def arun(self: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
-        token = _call_id.set((kwargs.get("tool_call_id"), given_by_model(tool_input)))
-        outer = _inside.set(None)
-        try:
-            return await kind.arun(self, tool_input, *args, **kwargs)
-        except StepFailed as failed:
-            return _tell(self, failed, kwargs.get("tool_call_id"))
-        finally:
-            _inside.reset(outer)
-            _call_id.reset(token)
+        return await _made_awaited(how, kind.arun, self, tool_input, args, kwargs)
 
-    body = {"_run": _run, "_arun": _arun, "run": run, "arun": arun, "__module__": kind.__module__}
+    body = {"run": run, "arun": arun, "__module__": kind.__module__, _JOURNALED: True}
     durable: type[BaseTool] = type(kind.__name__, (kind,), body)
     copy = original.model_copy()
     object.__setattr__(copy, "__class__", durable)
     return copy
 
 
+# --- tools of a durable graph ----------------------------------------------------------------------
+
+
+def watch_tools() -> None:
+    """Let the calls that models make of tools follow their policies, in durable graphs and nowhere else."""
+    around = within(current_trip.get, _around), within(current_trip.get, _around_async)
+    seams = [Seam(BaseTool, "run", around[0]), Seam(BaseTool, "arun", around[1])]
+    install("langchain-core", ("1.0", "2"), seams)
+
+
+def _around(trip: Trip, original: Any, tool: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
+    how = _how(trip, tool, kwargs)
+    if how is None:
+        return original(tool, tool_input, *args, **kwargs)
+    return _made(how, original, tool, tool_input, args, kwargs)
+
+
+async def _around_async(trip: Trip, original: Any, tool: BaseTool, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
+    how = _how(trip, tool, kwargs)
+    if how is None:
+        return await original(tool, tool_input, *args, **kwargs)
+    return await _made_awaited(how, original, tool, tool_input, args, kwargs)
+
+
+def _how(trip: Trip, tool: BaseTool, kwargs: dict[str, Any]) -> _How | None:
+    """How a call is to be kept by the tool's policy; None if it is made as it is."""
+    if not kwargs.get("tool_call_id") or hasattr(tool, _JOURNALED) or current_task() is None:
+        return None
+    trip.policies.announce([(tool.name, tool, _function_mark(tool))])
+    policy = trip.policies.of(tool.name, tool, _function_mark(tool))
+    if policy.kind == "composite":
+        return None
+    once = policy.kind != "retry"
+    # An error of the tool is treated as LangGraph does: the call is over, and is made again if its node is.
+    options: dict[str, Any] = {"retry_on": (Exception,)} if once else {"kind": "tool"}
+    options["on_drift"] = trip.on_drift
+    return _How(once, policy.probe or policy.kind, options, policy.on_error == "ask", codec=trip.codec)
+
+
+def _function_mark(tool: BaseTool) -> Policy | None:
+    """The mark on the function that a tool was made of."""
+    return declared(getattr(tool, "func", None)) or declared(getattr(tool, "coroutine", None))
+
+
+def _has_run(error: BaseException, tool: BaseTool) -> bool:
+    """Whether the tool's own code was entered: arguments that do not fit are refused before that."""
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_code.co_name in ("_run", "_arun") and frame.f_locals.get("self") is tool:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def tools_of(graph: Any) -> Iterator[tuple[str, BaseTool, Policy | None]]:
+    """The tools of a graph's tool nodes, and of graphs that are nodes in it, for `Policies.announce`."""
+    for node in graph.nodes.values():
+        waiting: list[Any] = [getattr(node, "bound", None)]
+        while waiting:
+            each = waiting.pop()
+            waiting += getattr(each, "steps", ())
+            if isinstance(getattr(each, "nodes", None), dict):
+                yield from tools_of(each)
+            for name, tool in (getattr(each, "tools_by_name", None) or {}).items():
+                if isinstance(tool, BaseTool) and not hasattr(tool, _JOURNALED):
+                    yield name, tool, _function_mark(tool)
+
+
+# --- what both have in common ----------------------------------------------------------------------
+
+
+def _made(
+    how: _How, original: Any, tool: BaseTool, tool_input: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call a tool by its ``run``, or answer the call from the journal."""
+    call_id = kwargs.get("tool_call_id")
+
+    def effect(*given: Any, **options: Any) -> Any:
+        return _storable(how, original(*given, **options))
+
+    try:
+        return _as_output(tool, perform(_planned(how, effect, tool, tool_input, args, kwargs)), call_id)
+    except StepFailed as failed:
+        return _tell(tool, failed, call_id)
+
+
+async def _made_awaited(
+    how: _How, original: Any, tool: BaseTool, tool_input: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """The same by its ``arun``."""
+    call_id = kwargs.get("tool_call_id")
+
+    async def effect(*given: Any, **options: Any) -> Any:
+        return _storable(how, await original(*given, **options))
+
+    try:
+        return _as_output(tool, await perform(_planned(how, effect, tool, tool_input, args, kwargs)), call_id)
+    except StepFailed as failed:
+        return _tell(tool, failed, call_id)
+
+
+def _planned(
+    how: _How, effect: Any, tool: BaseTool, tool_input: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Call:
+    call_id, given = kwargs.get("tool_call_id"), _given_by_model(tool, tool_input)
+    return Call(
+        effect,
+        (tool, tool_input, *args),
+        kwargs,
+        how.once,
+        tool.name,
+        f"{short(tool.name)}={short(call_id)}" if call_id else None,
+        given,
+        _on_given(how.on_in_doubt, given) if callable(how.on_in_doubt) else how.on_in_doubt,
+        how.store,
+        how.options,
+        lambda error: _has_run(error, tool),
+        how.leaves_doubt,
+    )
+
+
+def _storable(how: _How, output: Any) -> Any:
+    """An output that can be recorded; an artifact that cannot is left out."""
+    try:
+        if how.codec is not None:
+            how.codec.encode(output)
+        return output
+    except Unencodable as error:
+        if isinstance(output, ToolMessage) and output.artifact is not None:
+            log.warning("the artifact of %s cannot be stored and is left out (%s)", output.name, error)
+            return _storable(how, output.model_copy(update={"artifact": None}))
+        if not how.once:
+            raise
+        raise Doubt from error  # it has happened, and its output cannot be kept
+
+
+def _as_output(tool: BaseTool, output: Any, call_id: str | None) -> Any:
+    """The output as ``run`` returns it, also where a person or a probe said what the tool's own function returned."""
+    first = output[0] if isinstance(output, list) and output else output
+    if call_id is None or isinstance(first, ToolMessage | Command):
+        return output
+    artifact = None
+    if tool.response_format == "content_and_artifact" and isinstance(output, tuple) and len(output) == 2:
+        output, artifact = output
+    text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, default=str)
+    return ToolMessage(content=text, artifact=artifact, name=tool.name, tool_call_id=call_id)
+
+
+def _given_by_model(tool: BaseTool, tool_input: Any) -> Any:
+    """The arguments without what the graph injects: state, store and runtime change by themselves."""
+    if not isinstance(tool_input, dict):
+        return tool_input
+    names = _names_for_model(tool)
+    return {name: value for name, value in tool_input.items() if name in names}
+
+
+_names: dict[int, tuple[ref[BaseTool], frozenset[str]]] = {}
+
+
 def _names_for_model(tool: BaseTool) -> frozenset[str]:
-    """The arguments that a model gives, by name and by alias."""
+    """The arguments that a model gives, by name and by alias; the schema is dear to make, so they are remembered."""
+    known = _names.get(id(tool))
+    if known is not None and known[0]() is tool:
+        return known[1]
     schema: Any = tool.tool_call_schema
     if isinstance(schema, dict):
-        return frozenset(schema.get("properties", {}))
-    fields = getattr(schema, "model_fields", None) or getattr(schema, "__fields__", {})
-    aliases = (getattr(info, "alias", None) for info in fields.values())
-    return frozenset((*fields, *(alias for alias in aliases if alias)))
+        names = frozenset(schema.get("properties", {}))
+    else:
+        fields = getattr(schema, "model_fields", None) or getattr(schema, "__fields__", {})
+        aliases = (getattr(info, "alias", None) for info in fields.values())
+        names = frozenset((*fields, *(alias for alias in aliases if alias)))
+    number = id(tool)
+    _names[number] = (ref(tool, lambda _: _names.pop(number, None)), names)
+    return names
 
 
 def _on_given(probe: Callable[..., Any], given: Any) -> Callable[..., Any]:
-    from inspect import iscoroutinefunction
-
-    if iscoroutinefunction(probe):
-
-        async def ask_awaited(*_args: Any, **_kwargs: Any) -> Any:
-            return await (probe(**given) if isinstance(given, dict) else probe(given))
-
-        return ask_awaited
-
-    def ask(*_args: Any, **_kwargs: Any) -> Any:
-        return probe(**given) if isinstance(given, dict) else probe(given)
-
-    return ask
+    """The probe as a function of whatever the tool's own function gets: it is called with the model's arguments."""
+    return lambda *_args, **_kwargs: probe(**given) if isinstance(given, dict) else probe(given)
 
 
 def _tell(tool: BaseTool, failed: StepFailed, call_id: str | None) -> ToolMessage:

@@ -11,6 +11,7 @@ from langgraph.constants import START
 from langgraph.types import Command
 
 from stepfast import AsyncRun, AsyncStepfast, Codec, Conflict, InvalidInput, NotFound, Run, Stepfast, Suspension
+from stepfast.adapters import OnInDoubt, Settings
 from stepfast.flow import END, Call, Close, Emit, Flow, Next
 from stepfast.stored_names import GRAPH_RUN_MARK
 
@@ -66,12 +67,12 @@ class Trip:
         client: Stepfast | AsyncStepfast | None,
         run: Run | AsyncRun,
         graph: Any,
-        codec: Codec,
         config: Mapping[str, Any],
         chunks: Chunks,
         options: Mapping[str, Any],
         resume: Command[Any] | None,
-        on_in_doubt: str,
+        settings: Settings,
+        on_in_doubt: OnInDoubt,
     ) -> None:
         self.client = client
         self.run = run
@@ -83,10 +84,10 @@ class Trip:
         self.doing = ""
         self.unanswered: list[str] = []
         self.step: int | None = None
-        self._codec = codec
+        self.codec: Codec = run.codec
         self._mark: str = run.intent.journal_id
         self._resume = resume
-        self._on_in_doubt = on_in_doubt
+        self.policies, self.on_drift, self.on_in_doubt = settings.policies, settings.on_drift, on_in_doubt
         self._nodes: dict[str, None] = {}
         self._step_ended = False
         self._got_on = False
@@ -142,10 +143,7 @@ class Trip:
     @property
     def result(self) -> Any:
         """What ``invoke`` would have given."""
-        keys = self.graph.output_channels
-        if isinstance(keys, str) or not isinstance(self.output, dict) or self.options.get("output_keys") is not None:
-            return self.output
-        return {key: self.output[key] for key in keys if key in self.output}
+        return self.output if self.options.get("output_keys") is not None else output_of(self.graph, self.output)
 
     # --- what is done --------------------------------------------------------------------------------
 
@@ -196,7 +194,7 @@ class Trip:
     def _ask(self, state: Any, answered: Mapping[str, int]) -> Flow[Any]:
         """Ask all that the graph waits for, then wait for all of the answers; gives what it resumes with."""
         asked = [
-            questions.of_interrupt(interrupt, task.name, self._codec, answered.get(task.id, 0))
+            questions.of_interrupt(interrupt, task.name, self.codec, answered.get(task.id, 0))
             for task in state.tasks
             for interrupt in task.interrupts
             if any(interrupt.id == waiting.id for waiting in state.interrupts)
@@ -205,10 +203,8 @@ class Trip:
             asked = yield from self._breakpoints(state)
         if not asked:
             return None
-        settled = [q for q in asked if q.in_doubt and self._on_in_doubt != "ask"]
-        asked = [q for q in asked if q not in settled]
         yield from self._pose(asked)
-        resume: dict[str, Any] = {q.interrupt_id or "": {"outcome": self._on_in_doubt} for q in settled}
+        resume: dict[str, Any] = {}
         for question in asked:
             try:
                 answer = yield Call(self.run.ask, (question.text,), _words(question))
@@ -217,6 +213,8 @@ class Trip:
                 raise
             if question.interrupt_id is not None:
                 resume[question.interrupt_id] = question.resume(answer)
+        if any(question.in_doubt for question in asked):
+            yield Call(self.run.settle)  # a call that this very attempt left in doubt may be made again
         return Command(resume=resume) if resume else None
 
     def _pose(self, asked: list[questions.Question]) -> Flow[None]:
@@ -254,6 +252,14 @@ class Trip:
 
     def _nodes_at(self, option: str) -> Any:
         return self.options.get(option) or getattr(self.graph, f"{option}_nodes") or ()
+
+
+def output_of(graph: Any, values: Any) -> Any:
+    """What ``invoke`` returns of a graph's values."""
+    keys = graph.output_channels
+    if isinstance(keys, str) or not isinstance(values, dict):
+        return values
+    return {key: values[key] for key in keys if key in values}
 
 
 def thread_of(run: Run | AsyncRun, config: Mapping[str, Any]) -> str:
