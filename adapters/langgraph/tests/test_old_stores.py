@@ -12,7 +12,7 @@ from langgraph.types import Command
 from adapters.langgraph.tests import old_graphs as graphs
 from adapters.langgraph.tests.kit import on
 from stepfast import Stepfast, Suspended
-from stepfast_langgraph import StepfastCache, StepfastSaver, StepfastStore, durable, durable_tool, once, step
+from stepfast_langgraph import StepfastCache, StepfastSaver, StepfastStore, calls, durable, durable_tool
 from tests.old_stores import KINDS, OldStore, copy_of, missing, shop
 
 CHATS = ("achat", "chat", "copy", "forked", "pruned")
@@ -32,7 +32,7 @@ def done() -> list[str]:
 def _builders(done: list[str]) -> dict[str, Any]:
     effect = done.append
     chat, three, asking = graphs.chat(effect), graphs.three(effect), graphs.asking(effect)
-    calling = graphs.calling(effect, step, once)
+    calling = graphs.calling(effect, calls.step, calls.once)
     return {
         **dict.fromkeys(CHATS, chat),
         **dict.fromkeys(("killed", "run-killed", "run-akilled", "run-done"), three),
@@ -124,7 +124,7 @@ def test_a_killed_thread_goes_on_at_its_unfinished_superstep(old: OldStore, done
 
 def test_a_one_shot_call_in_doubt_is_asked_for(old: OldStore, done: list[str]) -> None:
     with StepfastSaver(old.url) as saver:
-        calling = graphs.calling(done.append, step, once).compile(checkpointer=saver)
+        calling = graphs.calling(done.append, calls.step, calls.once).compile(checkpointer=saver)
         [stop] = calling.invoke(None, on("calling"))["__interrupt__"]
         assert "charge" in str(stop.value)
         answer = {"outcome": "done", "value": "receipt 7"}
@@ -168,7 +168,7 @@ def test_runs_that_ask_are_answered(old: OldStore, done: list[str]) -> None:
 
 def test_a_run_with_a_one_shot_call_in_doubt_is_asked_about(old: OldStore, done: list[str]) -> None:
     with Stepfast(old.url) as sf:
-        calling = durable(graphs.calling(done.append, step, once).compile(), store=sf)
+        calling = durable(graphs.calling(done.append, calls.step, calls.once).compile(), store=sf)
         with pytest.raises(Suspended):
             calling.run({"log": ["tea"]}, run_id="run-calling")
         [decision] = sf.decisions("run-calling")
