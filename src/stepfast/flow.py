@@ -264,14 +264,14 @@ def stream(flow: Flow[T], store: Store, tenant: str) -> Generator[Any, None, T]:
         command = flow.send(None)
         while True:
             try:
-                if type(command) is Emit:
+                if isinstance(command, Emit):
                     try:
                         yield command.value
                     except GeneratorExit:
                         raise Abandoned from None
                     answer = None
                 else:
-                    answer = drive(_only(command), store, tenant)
+                    answer = _perform(command, store, tenant)
             except BaseException as error:
                 command = flow.throw(error)
             else:
@@ -282,8 +282,13 @@ def stream(flow: Flow[T], store: Store, tenant: str) -> Generator[Any, None, T]:
         raise GeneratorExit from None
 
 
-def _only(command: Do | Call | Emit | Command) -> Flow[Any]:
-    return (yield command)
+def _perform(command: Do | Call | Command, store: Store, tenant: str) -> Any:
+    if isinstance(command, Call):
+        answer = command.function(*command.args, **command.kwargs)
+        if type(answer) is CoroutineType:
+            _refuse_coroutine(command, answer)
+        return answer
+    return store.execute(command.ops, tenant=tenant) if isinstance(command, Do) else command.perform(store, tenant)
 
 
 def _refuse_coroutine(command: Call, answer: CoroutineType[Any, Any, Any]) -> None:
@@ -330,6 +335,15 @@ async def drive_async(flow: Flow[T], store: AsyncStore, tenant: str) -> T:
         return stop.value  # type: ignore[no-any-return]
 
 
+async def _perform_async(command: Do | Call | Command, store: AsyncStore, tenant: str) -> Any:
+    if isinstance(command, Call):
+        answer = command.function(*command.args, **command.kwargs)
+        return await answer if inspect.isawaitable(answer) else answer
+    if isinstance(command, Do):
+        return await store.execute(command.ops, tenant=tenant)
+    return await command.aperform(store, tenant)
+
+
 async def stream_async(flow: Flow[Any], store: AsyncStore, tenant: str) -> AsyncGenerator[Any, None]:
     """Run a flow on the event loop and yield what it emits; closing and cancelling are as in `stream`, `drive_async`.
 
@@ -339,14 +353,14 @@ async def stream_async(flow: Flow[Any], store: AsyncStore, tenant: str) -> Async
         command = flow.send(None)
         while True:
             try:
-                if type(command) is Emit:
+                if isinstance(command, Emit):
                     try:
                         yield command.value
                     except GeneratorExit:
                         raise Abandoned from None
                     answer = None
                 else:
-                    answer = await drive_async(_only(command), store, tenant)
+                    answer = await _perform_async(command, store, tenant)
             except BaseException as error:
                 command = flow.throw(error)
             else:
