@@ -206,8 +206,11 @@ def main() -> None:
             answer = _answer(module, json.loads(line), warmed)
         except Exception:
             answer = {"broken": traceback.format_exc()}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+        try:
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
+        except BrokenPipeError:
+            os._exit(1)  # the process that asked is gone
 
 
 def _load(module: str, path: str) -> Any:
