@@ -143,7 +143,8 @@ def test_nothing_of_this_is_loaded_until_it_is_needed() -> None:
 
 
 def test_bytes_that_fit_no_function_are_an_error_of_ours() -> None:
-    from tests.codec.test_reading_runs_no_code import m, node, read, typed
+    from stepfast.codec import _marks as m
+    from tests.codec.test_reading_runs_no_code import node, read, typed
 
     for name in ("types:SimpleNamespace", "builtins:ValueError", "fractions:Fraction"):
         with pytest.raises(CodecError):

@@ -38,7 +38,7 @@ def swap(way: Way, table: str, column: str, key: str, one: str, other: str) -> N
 
 
 async def _sent(sf: Any, payload: Any) -> str:
-    return await sf.send_intent({"intent_type": "t", "to_agent": ADDRESS, "payload": payload})  # type: ignore[no-any-return]
+    return await sf.send_intent({"intent_type": "t", "to_agent": ADDRESS, "payload": payload})
 
 
 @codecs

@@ -209,7 +209,8 @@ async def test_an_answer_that_comes_while_the_run_is_opened_opens_it(way: Way) -
     with pytest.raises(Suspended):
         async with sf.run("r", on_wait="suspend") as run:
             await run.ask("Deploy?", key="go")
-    store, came = sf.store, []
+    store = sf.store
+    came: list[Any] = []
     execute, start = store.execute, store.submit
 
     def between(ops: Any) -> None:
