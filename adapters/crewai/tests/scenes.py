@@ -5,6 +5,8 @@ import os
 from typing import Any
 
 from crewai import Agent, Crew, Process, Task
+from crewai.flow.flow import Flow, and_, listen, or_, router, start
+from crewai.flow.human_feedback import human_feedback
 from crewai.tools import tool
 from pydantic import BaseModel
 
@@ -280,3 +282,108 @@ def next_answer(stage: Stage, question: dict[str, Any]) -> dict[str, Any]:
     if "very" in question["evidence"]["result"]:
         return {"outcome": "rejected", "value": "Make it shorter."}
     return {"outcome": "approved"}
+
+
+@scene(once=["charge", "mail"], at_once=3, finished=recorded_tools, answer=in_doubt)
+def journey(stage: Stage) -> Any:
+    """A flow with a router, a loop, a crew inside, and two branches that join."""
+    os.environ["CREWAI_STORAGE_DIR"] = str(stage.folder / "crewai")
+    tools = tools_of(stage)
+
+    def clerk(messages: list[dict[str, Any]], receipt: str) -> Any:
+        return "paid" if outputs(messages) else call(("charge", {"amount": 42}), receipt=receipt)
+
+    def writer(messages: list[dict[str, Any]], receipt: str) -> Any:
+        return f"draft {1 + text(messages).count('again')}"
+
+    class Order(Flow):  # type: ignore[type-arg]
+        _skip_auto_memory: bool = True  # no vector store beside each flow
+        suppress_flow_events: bool = True
+
+        @start()
+        def begin(self) -> str:
+            self.state["trail"] = ["begin"]
+            return "begun"
+
+        @listen(or_(begin, "again"))
+        def draft(self, _: Any) -> str:
+            words = " ".join(["again"] * self.state.get("drafts", 0))
+            self.state["drafts"] = self.state.get("drafts", 0) + 1
+            self.state["trail"].append(f"draft {self.state['drafts']}")
+            return str(llm_of(stage, "scripted", writer).call(f"Write. {words}"))
+
+        @router(draft)
+        def good_enough(self, found: str) -> str:
+            return "ready" if found == "draft 2" else "again"
+
+        @listen("ready")
+        def pay(self) -> str:
+            agent = Agent(
+                role="clerk", goal="pay", backstory="pays", llm=llm_of(stage, "clerk", clerk), tools=[tools["charge"]]
+            )
+            task = Task(description="Pay.", expected_output="paid", agent=agent)
+            return str(Crew(agents=[agent], tasks=[task]).kickoff().raw)
+
+        @listen(pay)
+        def left(self) -> str:
+            return "left"
+
+        @listen(pay)
+        def right(self) -> str:
+            return "right"
+
+        @listen(and_(left, right))
+        def join(self) -> list[str]:
+            self.state["trail"].append("join")
+            return list(self.state["trail"])
+
+    flow = Order()
+    with durable(flow, run_id=stage.run_id, store=stage.url, max_delivery_attempts=20) as runs:
+        way = stage.options.get("way", "kickoff")
+        found = runs.kickoff() if way == "kickoff" else asyncio.run(runs.kickoff_async())
+    return [found, flow.state["drafts"]]
+
+
+def answered(stage: Stage, question: dict[str, Any]) -> dict[str, Any]:
+    if "answered" in question["outcomes"]:
+        return {"outcome": "answered", "value": "Ada"}
+    first = question["evidence"]["output"] == "text for Ada"
+    return {"outcome": "revise", "comment": "Be kinder."} if first else {"outcome": "publish"}
+
+
+def written(stage: Stage) -> list[str]:
+    """The journal names the method; the story counts its rounds."""
+    from stepfast.testing.scenes import recorded
+
+    rounds = recorded(stage).count("write")
+    return [f"write_{number}" for number in range(1, rounds + 1)]
+
+
+@scene(finished=written, answer=answered)
+def asked(stage: Stage) -> Any:
+    """Flow.ask and @human_feedback with a loop: the process ends at each question."""
+    os.environ["CREWAI_STORAGE_DIR"] = str(stage.folder / "crewai")
+
+    class Review(Flow):  # type: ignore[type-arg]
+        _skip_auto_memory: bool = True
+        suppress_flow_events: bool = True
+
+        @start()
+        def whom(self) -> str:
+            self.state["name"] = self.ask("Whom is it for?")
+            return "known"
+
+        @human_feedback(message="Publish it?", emit=["publish", "revise"], llm=ScriptedLLM(lambda messages: "publish"))
+        @listen(or_(whom, "revise"))
+        def write(self) -> str:
+            kind = "kind " if self.state.get("rounds") else ""
+            self.state["rounds"] = self.state.get("rounds", 0) + 1
+            stage.effect(f"write_{self.state['rounds']}")
+            return f"{kind}text for {self.state['name']}"
+
+        @listen("publish")
+        def announce(self, result: Any) -> str:
+            return f"published: {result.output}"
+
+    with durable(Review(), run_id=stage.run_id, store=stage.url, max_delivery_attempts=20) as runs:
+        return runs.kickoff()

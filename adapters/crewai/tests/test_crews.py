@@ -302,7 +302,7 @@ def test_no_socket_is_opened(url: str, desk: Desk, monkeypatch: pytest.MonkeyPat
 
 def test_what_cannot_be_used_is_refused_with_the_remedy(url: str) -> None:
     crew = make_crew(ScriptedLLM(lambda messages: "done"), [])
-    with pytest.raises(InvalidInput, match="crew: must be a Crew"):
+    with pytest.raises(InvalidInput, match="crew: must be a Crew or a Flow"):
         durable("crew", "r", url)
     with pytest.raises(InvalidInput, match="on_drift: must be one of"):
         durable(crew, "r", url, on_drift="acept")

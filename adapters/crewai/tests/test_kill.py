@@ -24,6 +24,9 @@ SCENES: dict[str, tuple[str, dict[str, Any]]] = {
     "for each, akickoff": ("each", {"way": "akickoff_for_each"}),
     "human input": ("reviewed", {}),
     "human input, akickoff": ("reviewed", {"way": "akickoff"}),
+    "flow with router, loop, crew and join": ("journey", {}),
+    "flow, kickoff_async": ("journey", {"way": "kickoff_async"}),
+    "feedback and questions of a flow": ("asked", {}),
 }
 each_scene = pytest.mark.parametrize("name", SCENES)
 not_sqlite = pytest.mark.parametrize("store", ["postgres", "http"])
@@ -43,8 +46,9 @@ def test_a_run_killed_at_a_boundary_goes_on_and_repeats_nothing(name: str, reque
 
 
 @not_sqlite
-def test_the_same_holds_on_the_other_stores(store: str, request: pytest.FixtureRequest) -> None:
-    kill("sequential", store, request, points=3)
+@pytest.mark.parametrize("name", ["sequential", "flow with router, loop, crew and join"])
+def test_the_same_holds_on_the_other_stores(name: str, store: str, request: pytest.FixtureRequest) -> None:
+    kill(name, store, request, points=3)
 
 
 @pytest.mark.chaos

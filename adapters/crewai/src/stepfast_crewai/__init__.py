@@ -1,11 +1,12 @@
-"""Stepfast for CrewAI: crews that survive their process and go on at the last finished call."""
+"""Stepfast for CrewAI: crews and flows that survive their process and go on at the last finished call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypedDict, Unpack, overload
 
 from crewai import Crew
+from crewai.flow.flow import Flow
 
 from stepfast import InvalidInput
 from stepfast.adapters import (
@@ -22,12 +23,37 @@ from stepfast.adapters import (
 
 from ._runs import Options
 from .crew import DurableCrew
+from .flow import DurableFlow
+from .worker import crew_worker
 
-__all__ = ["DurableCrew", "composite", "durable", "idempotent", "once"]
+__all__ = ["DurableCrew", "DurableFlow", "composite", "crew_worker", "durable", "idempotent", "once"]
 
 
+class Words(TypedDict, total=False):
+    """The options of `durable` beside the name of the run and the store."""
+
+    on_in_doubt: OnInDoubt
+    policies: Mapping[str, PolicyLike] | None
+    on_drift: OnDrift
+    on_wait: OnWait
+    labels: Mapping[str, str] | None
+    prices: Prices | None
+    normalise: Callable[[str], str] | None
+    redact: Callable[[Any], Any] | None
+    max_delivery_attempts: int | None
+    wait: float | None
+
+
+@overload
 def durable(
-    crew: Crew,
+    crew: Crew, run_id: str | None = None, store: StoreLike = None, **options: Unpack[Words]
+) -> DurableCrew: ...
+@overload
+def durable(
+    crew: Flow[Any], run_id: str | None = None, store: StoreLike = None, **options: Unpack[Words]
+) -> DurableFlow: ...
+def durable(
+    crew: Crew | Flow[Any],
     run_id: str | None = None,
     store: StoreLike = None,
     *,
@@ -41,15 +67,13 @@ def durable(
     redact: Callable[[Any], Any] | None = None,
     max_delivery_attempts: int | None = None,
     wait: float | None = None,
-) -> DurableCrew:
-    """Make the runs of a crew durable: each has a name, and started again it goes on where it stopped.
+) -> DurableCrew | DurableFlow:
+    """Make the runs of a crew or a flow durable: each has a name, and started again it goes on where it stopped.
 
     ``run_id`` is the name where ``kickoff`` gets none. ``normalise`` returns a prompt without what changes by itself,
     in addition to dates and uuids, and is used for comparing only. ``redact`` is called with a tool's arguments and
     returns what the journal shows of them. The shared options are described in the documentation of adapters.
     """
-    if not isinstance(crew, Crew):
-        raise InvalidInput(f"crew: must be a Crew, not {type(crew).__name__}.")
     options = Options(
         run_id,
         store,
@@ -64,4 +88,8 @@ def durable(
         max_delivery_attempts,
         wait,
     )
+    if isinstance(crew, Flow):
+        return DurableFlow(crew, options)
+    if not isinstance(crew, Crew):
+        raise InvalidInput(f"crew: must be a Crew or a Flow, not {type(crew).__name__}.")
     return DurableCrew(crew, options)

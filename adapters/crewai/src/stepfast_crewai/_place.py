@@ -89,6 +89,8 @@ class Place:
         self.used: set[str] = set()  # full keys of model calls that were asked for in this pass
         self.last: str | None = None  # the full key of the last call, if that was a model's
         self.failed: dict[str, str] = {}  # one-shot tool calls that raised since the last model call
+        self.snapshot = 0  # the number of the newest state of a flow
+        self.chosen: dict[str, str] = {}  # outcomes that people chose, by what they said
         self.marks: dict[int, Counter[str]] = {}
         self.tokens: dict[str, Counter[str]] = {}  # by the role of the agent, with what was used further inside
         self._models = [step for step in self._journal() if step.kind == "model"]

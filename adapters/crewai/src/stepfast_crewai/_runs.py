@@ -127,7 +127,7 @@ class Durable:
                     attempt.settled()
             if given is None and not opened.replaying:
                 usage = opened.drive(attempt.meter.complete(opened))
-                opened.complete({**_summary(found.result), "usage": usage.as_dict()})
+                opened.complete({**summary(found.result), "usage": usage.as_dict()})
 
     def _waiting(self, waits: Suspended) -> Waiting:
         """Return what a run waits for where the caller wants it returned; raise it otherwise."""
@@ -160,7 +160,7 @@ class Durable:
                     await asyncio.shield(asyncio.to_thread(attempt.settled))
             if given is None and not opened.replaying:
                 usage = await opened.drive(attempt.meter.complete(opened))
-                opened.complete({**_summary(found.result), "usage": usage.as_dict()})
+                opened.complete({**summary(found.result), "usage": usage.as_dict()})
 
     async def _awaiting(self, waits: Suspended) -> Waiting:
         if self._settings.on_wait == "return":
@@ -169,10 +169,10 @@ class Durable:
         raise waits
 
 
-def _summary(result: Any) -> dict[str, Any]:
+def summary(result: Any) -> dict[str, Any]:
     """What is seen of a finished run from outside."""
     if isinstance(result, list):
-        return {"results": [_summary(each) for each in result]}
+        return {"results": [summary(each) for each in result]}
     raw = getattr(result, "raw", result)
     tasks = getattr(result, "tasks_output", None)
     return {"raw": raw if isinstance(raw, str) else str(raw), **({} if tasks is None else {"tasks": len(tasks)})}

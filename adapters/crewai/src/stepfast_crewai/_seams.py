@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepfast.adapters import Seam, install, within
 
-from . import _callbacks, _models, _tasks, _tools
+from . import _callbacks, _methods, _models, _tasks, _tools
 from ._place import here
 
 VERSIONS = ("1.15.20", "1.16")
@@ -18,6 +18,7 @@ def seams() -> list[Seam]:
         "crewai.tools.structured_tool:CrewStructuredTool",
     )
     task, agent, crew = "crewai.task:Task", "crewai.agent.core:Agent", "crewai.crew:Crew"
+    flow = "crewai.flow.flow:Flow"
     return [
         Seam(llm, "call", within(here, _models.call), subclasses=True),
         Seam(llm, "acall", within(here, _models.acall), subclasses=True),
@@ -37,6 +38,11 @@ def seams() -> list[Seam]:
         Seam(agent, "_handle_execution_error_async", within(here, _tasks.abegin_again)),
         Seam(crew, "kickoff", within(here, _tasks.kickoff)),
         Seam(crew, "akickoff", within(here, _tasks.akickoff)),
+        Seam(flow, "kickoff_async", within(here, _methods.kickoff_async)),
+        Seam(flow, "_execute_method", within(here, _methods.execute_method)),
+        Seam(flow, "_request_human_feedback", within(here, _methods.request_feedback)),
+        Seam(flow, "_collapse_to_outcome", within(here, _methods.collapse)),
+        Seam(flow, "ask", within(here, _methods.ask)),
     ]
 
 
