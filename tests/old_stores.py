@@ -50,6 +50,7 @@ def copy_of(
     part: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> OldStore:
     """Copy a part of the fixtures (``library``, ``langgraph``, ``openai_agents``) and set the keys that it needs."""
+    monkeypatch.setitem(sys.modules, "shop", shop)  # another test may have taken it out
     if kind == "postgres":
         url: str = request.getfixturevalue("postgres_url")
         with psycopg.connect(url, autocommit=True) as connection:

@@ -345,7 +345,7 @@ async def test_an_ending_from_outside_must_be_one(way: Way) -> None:
     sf = way.open()
     sent = await sf.send_intent(WORK)
     for wrong in ("IN_PROGRESS", "TIMED_OUT"):
-        with pytest.raises(InvalidInput, match="COMPLETED, FAILED or CANCELED"):
+        with pytest.raises(InvalidInput, match="one of 'COMPLETED', 'FAILED', 'CANCELED'"):
             await sf.resolve_intent(sent, wrong)
     shown = await sf.resolve_intent(sent, "FAILED", reason="nobody wants it", actor="ann")
     assert (shown["status"], shown["reason"]) == ("FAILED", "nobody wants it")

@@ -29,7 +29,11 @@ STORIES = {
 }
 
 # Each needs a framework: the tests of the adapter run it.
-OF_ADAPTERS = {"langgraph_agent": "langgraph", "openai_agents_refund": "openai_agents"}
+OF_ADAPTERS = {
+    "crewai_order": "crewai",
+    "langgraph_agent": "langgraph",
+    "openai_agents_refund": "openai_agents",
+}
 
 
 def run(script: Path, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:

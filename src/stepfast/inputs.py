@@ -17,7 +17,7 @@ _MOST_CHARACTERS = 512
 
 def choice(field: str, given: Any, allowed: Iterable[str], *, also: str = "") -> Any:
     """Return ``given`` if it is one of the allowed words; ``also`` describes what else the field takes."""
-    words = tuple(allowed)
+    words = tuple(map(str, allowed))
     if isinstance(given, str) and given in words:
         return given
     listed = ", ".join(map(repr, words)) + (f" or {also}" if also else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -18,7 +19,7 @@ from stepfast.ledger import StepCall
 from stepfast.mapping import MapCall
 from stepfast.ops import Op
 from stepfast.order import PATCH
-from stepfast.recovery import Checks, Resource, Verdict, take_stock
+from stepfast.recovery import Check, Checks, File, Resource, Verdict, take_stock
 from stepfast.session import Session
 from stepfast.steps import Answer, OnDrift, StepOptions, bound_arguments, name_of, step_options
 
@@ -210,8 +211,8 @@ class Place:
         check.whole("keep", keep, least=1)
         resources, pending = list(resources), list(pending)
         for resource in resources:
-            if not isinstance(resource, Resource):
-                raise InvalidInput(f"resources: must be File or Check objects or names, not {resource!r}.")
+            if not isinstance(resource, File | Check | str | os.PathLike):
+                raise InvalidInput(f"resources: must be File or Check objects or paths, not {type(resource).__name__}.")
         for name in pending:
             check.text("pending", name, optional=False)
         if pin in ("current", "previous"):

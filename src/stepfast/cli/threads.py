@@ -11,7 +11,6 @@ import typer
 from stepfast.cli.failures import Usage
 from stepfast.cli.inputs import moment, pairs, span
 from stepfast.cli.out import age, block, note, say, show_json, table
-from stepfast.cli.reach import open_client
 from stepfast.cli.setup import Setup, command
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 @contextmanager
 def _threads(at: Setup) -> Iterator[Threads]:
+    from stepfast.cli.reach import open_client
     from stepfast.threads import Threads
 
     with open_client(at) as sf:
