@@ -35,7 +35,7 @@ PYTEST := -m pytest -p tests.sampling --dist loadgroup
 SAMPLE = $(if $(ARGS),,--sample)
 CHAOS := -m pytest -m chaos --timeout 3600
 LOCK := $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
-    --no-header --no-emit-index-url
+    --no-header --no-emit-index-url --no-strip-extras
 PIP_INSTALL := -m pip install --no-compile --quiet --disable-pip-version-check --no-input
 
 # Hundreds of processes are started in the tests: none should have to compile the library anew.

@@ -12,7 +12,7 @@ from stepfast import inputs as check
 from stepfast.bindings import of_result
 from stepfast.clock import Clock, new_id
 from stepfast.codec import Codec
-from stepfast.core import Core, Retention, check_run_options
+from stepfast.core import Core, Retention, check_behaviour
 from stepfast.deciding import Frame, OnWait, current_actor, current_frame
 from stepfast.errors import InvalidInput, Suspended
 from stepfast.flow import Flow, do, drive
@@ -86,7 +86,7 @@ class Client:
     def _options(
         self, on_error: OnError, on_wait: OnWait, on_drift: OnDrift, on_failed: OnFailed, wait: float | None
     ) -> RunOptions:
-        check_run_options(on_error=on_error, on_wait=on_wait, on_drift=on_drift, on_failed=on_failed, wait=wait)
+        check_behaviour(on_error, on_wait, on_drift, on_failed, wait)
         return RunOptions(
             on_wait, on_drift, on_failed, wait, self._core.lease_seconds, code_version=self._core.code_version
         )

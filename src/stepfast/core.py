@@ -86,11 +86,27 @@ def check_run_options(
     wait: float | None = None,
 ) -> None:
     """Raise `InvalidInput` for the first option of ``sf.run`` that is wrong."""
+    check_new_run(total_steps, labels, max_delivery_attempts, deadline_at, ttl_seconds)
+    check_behaviour(on_error, on_wait, on_drift, on_failed, wait)
+
+
+def check_new_run(
+    total_steps: int | None,
+    labels: Mapping[str, str] | None,
+    max_delivery_attempts: int | None,
+    deadline_at: datetime | None,
+    ttl_seconds: float | None,
+) -> None:
+    """Check what is stored with a run."""
     check.whole("total_steps", total_steps, least=1, optional=True)
     check.labels(labels)
     check.whole("max_delivery_attempts", max_delivery_attempts, least=1, optional=True)
     check.moment("deadline_at", deadline_at)
     check.seconds("ttl_seconds", ttl_seconds, positive=True)
+
+
+def check_behaviour(on_error: str, on_wait: str, on_drift: str, on_failed: str, wait: float | None) -> None:
+    """Check how a run behaves in this process."""
     check.choice("on_error", on_error, ("hand_back", "fail"))
     if on_wait == "return":
         raise InvalidInput(
@@ -163,13 +179,7 @@ class Core:
         ttl_seconds: float | None,
     ) -> NewIntent:
         check.name("run_id", run_id)
-        check_run_options(
-            total_steps=total_steps,
-            labels=labels,
-            max_delivery_attempts=max_delivery_attempts,
-            deadline_at=deadline_at,
-            ttl_seconds=ttl_seconds,
-        )
+        check_new_run(total_steps, labels, max_delivery_attempts, deadline_at, ttl_seconds)
         named = dict(labels or {})
         if self.code_version is not None:
             named = {CODE_VERSION: self.code_version, **named}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from inspect import signature
 from math import isfinite
@@ -15,11 +15,11 @@ from stepfast.intents import Status
 _MOST_CHARACTERS = 512
 
 
-def choice(field: str, given: Any, allowed: Iterable[str], *, also: str = "") -> Any:
+def choice(field: str, given: Any, allowed: Collection[str], *, also: str = "") -> Any:
     """Return ``given`` if it is one of the allowed words; ``also`` describes what else the field takes."""
-    words = tuple(map(str, allowed))
-    if isinstance(given, str) and given in words:
+    if isinstance(given, str) and given in allowed:
         return given
+    words = tuple(map(str, allowed))
     listed = ", ".join(map(repr, words)) + (f" or {also}" if also else "")
     raise InvalidInput(f"{field}: must be {'one of ' if len(words) > 1 else ''}{listed}, not {given!r}.")
 

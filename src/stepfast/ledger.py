@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextvars import Token
-from functools import partial
 from typing import Any, NamedTuple
 
 from stepfast._failpoints import declare, failpoint
@@ -25,7 +24,7 @@ from stepfast.ops import (
     ReleaseIntent,
     VoidSteps,
 )
-from stepfast.order import RecordedOrder, made_of, position_of, turn_of
+from stepfast.order import RecordedOrder, made_of, position_of, recorded_order, turn_of
 from stepfast.steps import OnDrift, OnInDoubt, Retry, describe_error
 from stepfast.telemetry import RunSpan
 
@@ -80,7 +79,7 @@ class Ledger(Deciding):
         self.journal: dict[str, Step] = {}
         self.generations: dict[str, int] = {}
         self.made = 0  # calls, in all attempts
-        self.earlier = RecordedOrder(())
+        self.earlier: RecordedOrder | None = None  # the calls of earlier attempts, if there were any
         self.code_version: str | None = None  # of the code that resumes
         self.changed_course = False  # a call that left no record was made again, so what follows it may differ
         for step in journal:
@@ -119,7 +118,7 @@ class Ledger(Deciding):
         self.journal.clear()
         for step in journal:
             self.remember(step)
-        self.earlier = RecordedOrder(self.journal.values())
+        self.earlier = recorded_order(self.journal.values())
         self.last_version = max((c.version for c in newest), default=self.last_version)
 
     def take_place(
@@ -139,23 +138,21 @@ class Ledger(Deciding):
             turn = 0
             if key is not None:
                 place = keys.explicit(key)
+            elif self.returned and (returned := self.returned.get((scope, kind, name, fingerprint))):
+                place = returned.pop(0)
+                turn = turn_of(self.taken[place])  # still that at which the call was made first
             else:
-                returned = self.returned.get((scope, kind, name, fingerprint)) if self.returned else None
-                if returned:  # still at the turn at which the call was made first
-                    place = returned.pop(0)
-                    turn = turn_of(self.taken[place])
-                else:
-                    if in_order:
-                        keys.turn = turn = keys.turn + 1
-                    derive = keys.ordinal if in_order else partial(keys.by_input, fingerprint=fingerprint)
-                    place = "" if renamed_from is None else derive(kind, renamed_from)
-                    if place not in self.journal:
-                        place = derive(kind, name)
+                if in_order:
+                    keys.turn = turn = keys.turn + 1
+                place = "" if renamed_from is None else _derived(keys, kind, renamed_from, fingerprint, in_order)
+                if place not in self.journal:
+                    place = _derived(keys, kind, name, fingerprint, in_order)
             self.taken[place] = position = position_of(made, turn)
             return place, position
 
     def skipped(self, key: str, scope: str, turn: int) -> list[Step]:
         """The recorded steps of a scope that should have been called before this call, and were not."""
+        assert self.earlier is not None  # noqa: S101 - or nothing could be skipped
         step = self.journal.get(key)
         recorded = 0 if step is None else turn_of(step.position)
         if step is None:
@@ -252,7 +249,8 @@ class Ledger(Deciding):
                     kept = [k for k in self.taken if k.rpartition("/")[0] == path]
                     keys.restart(kept)
                     keys.turn = max((turn_of(self.taken[k]) for k in kept), default=0)
-            self.earlier.start_over()
+            if self.earlier is not None:
+                self.earlier.start_over()
 
     def end(
         self,
@@ -313,6 +311,10 @@ class Ledger(Deciding):
                 )
             ]
         )
+
+
+def _derived(keys: Keys, kind: str, name: str, fingerprint: bytes, in_order: bool) -> str:
+    return keys.ordinal(kind, name) if in_order else keys.by_input(kind, name, fingerprint)
 
 
 def _is_inside(key: str, scope: str) -> bool:

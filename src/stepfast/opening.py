@@ -47,7 +47,7 @@ from stepfast.ops import (
     ReviveIntent,
     Sweep,
 )
-from stepfast.order import RecordedOrder
+from stepfast.order import recorded_order
 from stepfast.owner import in_use, life_of
 from stepfast.recovery import Checks, Finding, Verdict, inspect_resources, judge
 from stepfast.session import Session, refuse
@@ -176,7 +176,7 @@ def _begin(session: Session, options: RunOptions, checks: Checks, known: Sequenc
     for step in journal:
         session.remember(step)
     if not session.replaying:  # a finished run takes no new work, in whatever order it is read
-        session.earlier = RecordedOrder(journal)
+        session.earlier = recorded_order(journal)
     session.last_version = max((c.version for c in checkpoints), default=0)
     if session.replaying or session.waits is not None:
         state, _, _, _ = yield from _newest_whole(session, checkpoints)

@@ -23,7 +23,7 @@ PATCH = "patch"
 
 def position_of(made: int, turn: int) -> int:
     """Return the position of the ``made``-th call of a run, which has this turn in its scope."""
-    return made << _TURN_BITS | min(turn, _TURN)
+    return made << _TURN_BITS | (turn if turn < _TURN else _TURN)
 
 
 def made_of(position: int) -> int:
@@ -44,7 +44,7 @@ class RecordedOrder:
         self._compared: dict[str, int] = {}
         # Calls that were under way: the journal has steps inside them, and no record of themselves.
         self._unfinished: dict[str, list[Step]] = {}
-        live = [step for step in steps if not step.voided]
+        live = list(steps)
         recorded = {step.key for step in live}
         for step in live:
             if step.kind == "items" or step.kind == PATCH:
@@ -57,9 +57,6 @@ class RecordedOrder:
                     self._unfinished.setdefault(path, []).append(step)
         for turns in self._turns.values():
             turns.sort(key=lambda pair: pair[0])
-
-    def __bool__(self) -> bool:
-        return bool(self._keys)
 
     def start_over(self) -> None:
         """Compare from the first turn again, after a rewind."""
@@ -114,6 +111,12 @@ class RecordedOrder:
             if inside:
                 return path, inside
         return None
+
+
+def recorded_order(steps: Iterable[Step]) -> RecordedOrder | None:
+    """Return the order of recorded steps; None if there are none, so that a first attempt compares nothing."""
+    live = [step for step in steps if not step.voided]
+    return RecordedOrder(live) if live else None
 
 
 def _ancestors(scope: str) -> Iterable[str]:

@@ -79,7 +79,7 @@ class Place:
             raise InvalidInput(f"function: {function!r} cannot be called; pass the function and its arguments apart.")
         called = options.name or name_of(function)
         if options.inputs is None:
-            fingerprint, preview = session.codec.fingerprint(*bound_arguments(function, args, kwargs))
+            fingerprint, preview = session.codec.fingerprint(bound_arguments(function, args), kwargs)
         else:
             fingerprint, preview = session.codec.fingerprint((options.inputs,), {})
         scope, in_order = self._here()
@@ -106,7 +106,7 @@ class Place:
             options.on_in_doubt,
             options.retry_on,
         )
-        if session.resumes and in_order and options.key is None:
+        if session.earlier is not None and in_order and options.key is None:
             session.check_order(call)
         return call
 

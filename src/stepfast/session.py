@@ -63,14 +63,9 @@ declare(
 class Session(Ledger):
     """An open run that makes calls: what is in the journal is answered from there, the rest is done and recorded."""
 
-    @property
-    def resumes(self) -> bool:
-        """Whether earlier attempts have recorded steps that this one should meet again."""
-        return bool(self.earlier)
-
     def has_more(self, scope: str) -> bool:
         """Whether earlier attempts went further in this scope than this one has come."""
-        return self.earlier.has_more(scope, self.taken, self.journal)
+        return self.earlier is not None and self.earlier.has_more(scope, self.taken, self.journal)
 
     def check_order(self, call: StepCall) -> None:
         """Refuse a call that comes in place of a recorded one: the code has changed under the run."""
@@ -139,7 +134,7 @@ class Session(Ledger):
             answered, value = yield from self._replay(call, step)
             if answered:
                 return value
-        if self.earlier:
+        if self.earlier is not None:
             abandoned = self.earlier.abandoned(call.key, self.taken, self.journal)
             if abandoned is not None:
                 raise self._replaced(call, abandoned[1], inside=abandoned[0])

@@ -182,14 +182,12 @@ def name_of(function: Callable[..., Any]) -> str:
     return "lambda" if name == "<lambda>" else name
 
 
-def bound_arguments(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def bound_arguments(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
     """All that decides what a call does: a partial's arguments count as the call's own."""
     while isinstance(function, partial):
         args = (*function.args, *function.keywords.items(), *args)
         function = function.func
-    return args, kwargs
+    return args
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
