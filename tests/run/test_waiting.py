@@ -240,8 +240,8 @@ async def test_an_answer_that_comes_while_the_run_is_opened_opens_it(way: Way) -
 def test_a_durable_function_returns_its_questions_the_second_time_as_the_first(tmp_path: Path, awaits: bool) -> None:
     done: list[str] = []
     with Stepfast(tmp_path / "stepfast.db") as sf:
+        client = AsyncStepfast(store=sf.store)
         if awaits:
-            client = AsyncStepfast(store=sf.store)
 
             @durable(client=client, run_id="hire-{name}", on_wait="return")
             async def ahire(name: str) -> Any:
@@ -274,6 +274,7 @@ def test_a_durable_function_returns_its_questions_the_second_time_as_the_first(t
         sf.store.clock.advance(3601)
         assert hire("eve") == "expired"
         assert done == ["looked", "looked"]
+        asyncio.run(client.close())
 
 
 def test_a_function_returns_the_questions_of_a_run_that_it_waits_for(sf: Stepfast) -> None:
