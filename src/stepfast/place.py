@@ -14,7 +14,7 @@ from stepfast.deciding import current_actor, current_frame
 from stepfast.errors import InvalidInput, StepfastError, Suspended, Suspension
 from stepfast.flow import Flow
 from stepfast.intents import Intent, Status
-from stepfast.journal import StepStatus
+from stepfast.journal import Step, StepStatus
 from stepfast.ledger import StepCall
 from stepfast.mapping import MapCall
 from stepfast.ops import Op
@@ -51,6 +51,24 @@ class Place:
         full = session.keys_of(self._here()[0]).explicit(key)
         step = session.journal.get(full)
         return session.generations.get(full, 0) if step is None else step.generation
+
+    def full_key(self, key: str) -> str:
+        """The key under which the journal has the step with this explicit key."""
+        return self._session.keys_of(self._here()[0]).explicit(key)
+
+    def reading(self, step: Step) -> Flow[Any]:
+        """Return the flow that reads what a step of ``run.journal()`` has recorded as its result."""
+        return self._session.result_of(step)
+
+    def voiding(self, key: str, reason: str) -> Flow[None]:
+        """Return the flow that sets one recorded step aside, by its explicit key, so that it is done again."""
+        step = self._session.journal.get(self.full_key(key))
+        if step is not None:
+            yield from self._session.void([step], reason)
+
+    def settling(self, key: str) -> Flow[int]:
+        """Return ``run.settle`` as a flow, for the one-shot step with this explicit key."""
+        return self._session.settle_doubts(self.full_key(key))
 
     def _here(self) -> tuple[str, bool]:
         """The scope that a call belongs to, and whether calls come in order there.
@@ -376,8 +394,15 @@ class RunFace(Place):
 
     def steps(self) -> list[str]:
         """The keys recorded so far, in the order the run reached them."""
-        journal = self._session.journal.values()
-        return [s.key for s in sorted(journal, key=lambda s: s.position)]
+        return [step.key for step in self.journal()]
+
+    def journal(self) -> list[Step]:
+        """The steps recorded so far in all scopes, in the order the run reached them; see ``reading``."""
+        return sorted(self._session.journal.values(), key=lambda step: step.position)
+
+    def reporting(self, doing: str, *, step: int | None = None, every: float = 1.0) -> Flow[None]:
+        """Return ``report`` as a flow; the options are the same."""
+        return self._session.report(doing, step, every)
 
     def poison(self, error: BaseException) -> None:
         """Make every later call of this run raise ``error``: for callers that must not raise where they stand."""

@@ -518,7 +518,7 @@ class Run(Scope, RunFace):
 
         Call it as often as you like: it writes at most once in ``every`` seconds, and more seldom in a long run.
         """
-        self.drive(self._session.report(doing, step, every))
+        self.drive(self.reporting(doing, step=step, every=every))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -563,7 +563,7 @@ class AsyncRun(AsyncScope, RunFace):
 
         Call it as often as you like: it writes at most once in ``every`` seconds, and more seldom in a long run.
         """
-        await self.drive(self._session.report(doing, step, every))
+        await self.drive(self.reporting(doing, step=step, every=every))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

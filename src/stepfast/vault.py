@@ -75,6 +75,11 @@ class Vault:
             raise Damaged(f"the stored value {blob_id} is damaged: its checksum does not match.", blob_id=blob_id)
         return self.codec.decode(bytes(whole), bind=bind)
 
+    def result_of(self, step: Step) -> Flow[Any]:
+        """The result that a step has recorded; `Damaged` if its seal does not match."""
+        self.check_seal(step)
+        return (yield from self.unpack(step.result or b"", step.blob_id, self.bind(step.key, step.generation)))
+
     def write(self, pieces: list[Op[Any]], *last: Op[Any]) -> Flow[list[Any]]:
         """One commit; the many pieces of a very large value go ahead of it, a few at a time."""
         size = _PIECES_IN_ONE_BATCH

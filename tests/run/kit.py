@@ -38,6 +38,7 @@ _AWAITED_OF_A_RUN = {
     "rewind",
     "restore",
     "patched",
+    "drive",
 }
 _NOT_AWAITED_OF_A_CLIENT = {"run", "observe"}
 

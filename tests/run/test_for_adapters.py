@@ -55,6 +55,21 @@ async def test_a_call_that_was_repeated_is_told_from_the_first(way: Way, calls: 
 
 
 @both
+async def test_the_journal_is_read_and_a_step_set_aside_by_public_names(way: Way, calls: Calls) -> None:
+    sf = way.open()
+    async with sf.run("r") as run:
+        scope = run.scope("tool", shared=True)
+        await run.options(key="a").step(calls.build)
+        await scope.options(key="b c").step(calls.build)
+        assert [step.key for step in run.journal()] == run.steps() == ["a", scope.full_key("b c")]
+        assert [await run.drive(run.reading(step)) for step in run.journal()] == [["build"], ["build"]]
+        await run.drive(scope.voiding("b c", "wrong"))
+        await run.drive(scope.voiding("b c", "nothing is left of it"))
+        assert scope.recorded("b c") is None
+        assert run.steps() == ["a"]
+
+
+@both
 async def test_questions_put_ahead_all_wait_for_a_person_at_once(way: Way) -> None:
     sf = way.open()
     with pytest.raises(Suspended):

@@ -78,7 +78,7 @@ class Attempt:
         """Return the flow that shows agent, turn and activity to those who look at the run from outside."""
         if not self.run.replaying:
             with self.guarded():
-                yield from self.run._session.report(f"{agent}: {doing}" if agent else doing, step, 1.0)
+                yield from self.run.reporting(f"{agent}: {doing}" if agent else doing, step=step)
 
     @contextmanager
     def concluding(self) -> Iterator[None]:

@@ -128,17 +128,15 @@ def check_leftover(
     would be made as a new call while the recorded answer is left over. For scopes in which model calls come one after
     the other; called before `model_call`.
     """
-    session = scope._session
     if attempt.settings.on_drift == "accept" or scope.recorded(key) is not None:
         return
     path = scope.path
-    for step in sorted(session.journal.values(), key=lambda step: step.position):
+    for step in attempt.run.journal():
         own = unquote(step.key.rpartition("/")[2], errors="surrogatepass")
         if step.kind != "model" or step.scope != path or occurrences.asked(own):
             continue
         with attempt.guarded():
-            bind = session.bind(step.key, step.generation)
-            recorded = (yield from session.unpack(step.result or b"", step.blob_id, bind))["request"]
+            recorded = (yield from scope.reading(step))["request"]
             policy = attempt.settings.on_drift
             compare(policy, recorded, items_of(recorded, []), request, key=step.key, agent=agent)
         return
@@ -152,7 +150,7 @@ def _count(attempt: Attempt, scope: AnyScope, key: str, recorded: dict[str, Any]
         usage = None if measure is None else measure(recorded)
     if usage is not None:
         model = str(recorded["request"].get("model", ""))
-        attempt.meter.add(_full(scope, key), attempt.meter.priced(model, usage))
+        attempt.meter.add(scope.full_key(key), attempt.meter.priced(model, usage))
 
 
 def tool_call(
@@ -253,12 +251,8 @@ def _performing(
                 raise cause from None
             forget()
             # Only this call: others may be under way in other threads.
-            yield from scope._session.settle_doubts(_full(scope, key))
+            yield from scope.settling(key)
     raise AssertionError("the last try returns or raises")
-
-
-def _full(scope: AnyScope, key: str) -> str:
-    return scope._session.keys_of(scope.path).explicit(key)
 
 
 def _doubting(effect: Callable[[], Any], keep: Callable[[Any], Any]) -> Any:

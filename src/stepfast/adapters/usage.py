@@ -112,16 +112,14 @@ class Meter:
 
     def complete(self, run: Run | AsyncRun) -> Flow[Usage]:
         """Return the sum for the whole run, with model calls inside tools that were answered from the journal."""
-        return (yield from self._read(run._session, run._session.journal.values()))
+        return (yield from self._read(run.reading, run.journal()))
 
-    def _read(self, values: Vault, journal: Iterable[Step]) -> Flow[Usage]:
-        for step in list(journal):
+    def _read(self, reading: Callable[[Step], Flow[Any]], journal: Iterable[Step]) -> Flow[Usage]:
+        for step in journal:
             known = step.voided or step.key in self._calls
             if known or step.kind != "model" or step.status is not StepStatus.FINISHED:
                 continue
-            values.check_seal(step)
-            bind = values.bind(step.key, step.generation)
-            recorded = yield from values.unpack(step.result or b"", step.blob_id, bind)
+            recorded = yield from reading(step)
             found = recorded.get("usage") if isinstance(recorded, dict) else None
             if isinstance(found, dict):
                 self.add(step.key, msgspec.convert(found, Usage))
@@ -138,6 +136,7 @@ def usage_of(client: Stepfast | AsyncStepfast, run_id: str) -> Any:
     def flow() -> Flow[Usage]:
         intent = yield from find(run_id)
         journal = yield from do(ReadJournal(journal_id=intent.journal_id))
-        return (yield from Meter()._read(Vault(intent, None, client.codec, client.store.tenant), journal))
+        values = Vault(intent, None, client.codec, client.store.tenant)
+        return (yield from Meter()._read(values.result_of, journal))
 
     return client._drive(flow())

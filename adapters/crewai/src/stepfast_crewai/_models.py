@@ -13,6 +13,7 @@ from stepfast.adapters import Request, model_call
 from stepfast.flow import Flow
 
 from ._place import Place, standing
+from ._place import key_of as key_of_step
 from ._requests import add_tokens, explain, key_of, pack, request_of, tokens_between, unpack, usage_of
 
 log = logging.getLogger("stepfast")
@@ -77,7 +78,7 @@ def _calling(place: Place, llm: Any, given: Arguments, ask: Callable[[Counter[st
     key = place.occurrences.key("model", key_of(request))
     with attempt.guarded():
         key = yield from _known(place, key, request)
-    place.used.add(place.full(key))
+    place.used.add(key)
     place.failed.clear()
     agent = _role_of(given.get("from_agent"), llm)
     live: list[Any] = []
@@ -99,7 +100,7 @@ def _calling(place: Place, llm: Any, given: Arguments, ask: Callable[[Counter[st
         measure=usage_of,
         on_drift="accept",  # looked at above: a recorded request is found by what it asks
     )
-    place.last = place.full(key)
+    place.last = key
     place.spend(agent, found.get("tokens") or {})
     if not replayed:
         return live[-1]
@@ -111,14 +112,11 @@ def _known(place: Place, key: str, request: Request) -> Generator[Any, Any, str]
     """Return the key to look under: that of the next recorded call where the request is not the recorded one."""
     if place.scope.recorded(key) is not None:
         return key
-    unused = place.unused()
-    if not unused:
+    step = place.unused()
+    if step is None:
         return key
-    session, step = place.scope._session, unused[0]
     policy = place.attempt.settings.on_drift
-    session.check_seal(step)
-    bind = session.bind(step.key, step.generation)
-    recorded = yield from session.unpack(step.result or b"", step.blob_id, bind)
+    recorded = yield from place.scope.reading(step)
     where = place.scope.path.replace("scope:", "") or "the run"
     shown = "\n  ".join(explain(recorded["request"], request))
     text = f"a model call in {where} was recorded for another request than CrewAI makes now:\n  {shown}"
@@ -131,7 +129,7 @@ def _known(place: Place, key: str, request: Request) -> Generator[Any, Any, str]
         )
     if policy == "warn":
         log.warning("%s", text)
-    return str(step.key.rpartition("/")[2])
+    return key_of_step(step)
 
 
 def _role_of(agent: Any, llm: Any) -> str:

@@ -35,8 +35,10 @@ class CrewAttempt(Attempt):
         self.keeper = None
         self.normalise = normalise
         self.redact = redact
-        # What earlier attempts had recorded: the rest of the journal is this pass's own.
-        self.earlier: frozenset[str] = frozenset(run._session.journal)
+        self.models: dict[str, list[Any]] = {}  # by scope: model calls that earlier attempts had recorded
+        for step in run.journal():
+            if step.kind == "model":
+                self.models.setdefault(step.scope, []).append(step)
         self.counting = threading.Lock()
         self._flying = 0
         self._landed = threading.Condition()
@@ -86,14 +88,13 @@ class Place:
         self.crew = crew
         self.flow = flow
         self.occurrences = Counted()
-        self.used: set[str] = set()  # full keys of model calls that were asked for in this pass
-        self.last: str | None = None  # the full key of the last call, if that was a model's
+        self.used: set[str] = set()  # keys of model calls that were asked for in this pass
+        self.last: str | None = None  # the key of the last call, if that was a model's
         self.failed: dict[str, str] = {}  # one-shot tool calls that raised since the last model call
         self.snapshot = 0  # the number of the newest state of a flow
         self.chosen: dict[str, str] = {}  # outcomes that people chose, by what they said
         self.marks: dict[int, Counter[str]] = {}
         self.tokens: dict[str, Counter[str]] = {}  # by the role of the agent, with what was used further inside
-        self._models = [step for step in self._journal() if step.kind == "model"]
 
     def inner(self, name: str, **objects: Any) -> Place:
         """Return a place inside this one; the name must be the same on every pass."""
@@ -113,9 +114,6 @@ class Place:
     async def adrive(self, flow: Flow[Any]) -> Any:
         return await awaited(self.scope).drive(flow)
 
-    def full(self, key: str) -> str:
-        return self.scope._session.keys_of(self.scope.path).explicit(key)
-
     def finished(self, key: str) -> bool:
         return self.scope.recorded(key) == "FINISHED"
 
@@ -123,15 +121,13 @@ class Place:
         """Return the flow that reads a value which was recorded here."""
         return self.scope.performing(_nothing, key=key, inputs=key, on_drift="accept")
 
-    def unused(self) -> list[Any]:
-        """Return the model calls that earlier attempts recorded here and that this pass has not asked for."""
-        journal = self.scope._session.journal
-        return [step for step in self._models if step.key not in self.used and step.key in journal]
-
-    def _journal(self) -> list[Any]:
-        path, earlier = self.scope.path, self.attempt.earlier
-        found = [s for s in self.scope._session.journal.values() if s.scope == path and s.key in earlier]
-        return sorted(found, key=lambda step: step.position)
+    def unused(self) -> Any:
+        """Return the first model call that an earlier attempt recorded here and that this pass has not asked for."""
+        for step in self.attempt.models.get(self.scope.path, ()):
+            key = key_of(step)
+            if key not in self.used and self.scope.recorded(key) is not None:
+                return step
+        return None
 
     def mark(self, actor: Any) -> None:
         """Remember the counts at which an agent begins to work on a task."""
@@ -142,12 +138,15 @@ class Place:
 
         The answer of a model that was last is set aside: it may be the reason why the agent begins again.
         """
-        session = self.scope._session
-        step = None if self.last is None else session.journal.get(self.last)
-        if step is not None:
-            yield from session.void([step], "the agent began again")
+        if self.last is not None:
+            yield from self.scope.voiding(self.last, "the agent began again")
         self.last = None
         self.occurrences.restore(self.marks.get(id(actor), Counter()))
+
+
+def key_of(step: Any) -> str:
+    """Return the key that a step has in its scope."""
+    return str(step.key.rpartition("/")[2])
 
 
 def _nothing() -> None:
