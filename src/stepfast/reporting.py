@@ -75,9 +75,10 @@ class Reporting(Vault):
             log.warning("where run %s is could not be told: %s", self.name, error)
 
     def last_words(self) -> list[Op[Any]]:
-        """What was not told yet, to go along with the commit that gives the lease up."""
+        """What was not told yet, to go along with a commit that renews the lease or gives it up."""
         with self._reporting:
             where, self._untold = self._untold, None
+            self._told = where or self._told
         return [] if where is None or self.lease is None else [_as_event(self.lease, where)]
 
 

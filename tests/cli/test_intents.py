@@ -26,6 +26,7 @@ def test_what_was_sent_is_listed_shown_and_told(cli: Cli, address: str) -> None:
 
     listed = cli.json("intents", "list", "--to", address)
     assert [each["intent_id"] for each in listed["intents"]] == [intent_id]
+    assert [(each["step"], each["total_steps"], each["last_step"]) for each in listed["intents"]] == [(0, None, None)]
     assert listed["next_before"] is None
 
     shown = cli.json("intents", "get", intent_id)

@@ -35,6 +35,18 @@ async def test_reports_in_quick_succession_are_one_write_and_the_last_word_at_th
 
 
 @both
+async def test_what_is_not_told_yet_goes_along_with_the_renewal_of_the_lease(way: Way) -> None:
+    sf = way.open(lease_seconds=1.5)
+    async with sf.run("r") as run:
+        await run.report("plan", every=3600)
+        await run.report("a step that takes long", every=3600)
+        while len(await told(sf, "r")) < 2:
+            pass
+        assert (await sf.describe("r"))["last_step"] == "a step that takes long"
+    assert await told(sf, "r") == [{"doing": "plan"}, {"doing": "a step that takes long"}]
+
+
+@both
 async def test_the_last_word_is_kept_when_a_run_is_handed_back_or_waits(way: Way) -> None:
     sf = way.open()
     with pytest.raises(ZeroDivisionError):

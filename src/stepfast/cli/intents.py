@@ -58,12 +58,13 @@ def list_intents(
             before=before,
             limit=limit,
         )
-        if at.as_json:
-            last = found[-1]["intent_id"] if len(found) == limit else None
-            out.show_json({"intents": found, "next_before": last})
-            return
         looks = [GetProgress(intent_id=each["intent_id"]) for each in found]
         progress = sf.store.execute(looks, tenant=sf.store.tenant) if looks else []
+        if at.as_json:
+            last = found[-1]["intent_id"] if len(found) == limit else None
+            shown = [{**each, **_progress(step)} for each, step in zip(found, progress, strict=True)]
+            out.show_json({"intents": shown, "next_before": last})
+            return
         rows = [
             (
                 each["run_id"] or each["intent_id"],
@@ -75,6 +76,10 @@ def list_intents(
             for each, step in zip(found, progress, strict=True)
         ]
     out.table(at, ("ID", "STATUS", "AGE", "LAST_STEP", "OWNER"), rows, empty="There are no such intents.")
+
+
+def _progress(progress: Any) -> dict[str, Any]:
+    return {"step": progress.finished, "total_steps": progress.total_steps, "last_step": progress.last_step}
 
 
 def _last_step(progress: Any) -> str | None:

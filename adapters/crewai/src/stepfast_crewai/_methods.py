@@ -88,8 +88,9 @@ async def execute_method(
             await scope.record(packed, key=_OUTPUT, name=str(name), kind="method")
         return output
 
-    await inner.adrive(place.attempt.reporting("", f"method {name}"))
+    inner.task = f"method {name}"
     with standing.standing(inner):
+        await inner.adrive(place.attempt.reporting("", ""))
         return await original(flow, name, perform, *args, **kw)
 
 

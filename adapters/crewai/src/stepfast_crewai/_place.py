@@ -55,6 +55,14 @@ class CrewAttempt(Attempt):
                 self._flying -= 1
                 self._landed.notify_all()
 
+    def reporting(self, agent: str, doing: str, step: int | None = None) -> Flow[None]:
+        """Show the task and the agent with each call; the step is the number of the task."""
+        place = here()
+        if place is None:
+            return super().reporting(agent, doing, step)
+        shown = ", ".join(word for word in (place.task, doing) if word)
+        return super().reporting(agent or place.agent, shown, place.number)
+
     def settled(self, timeout: float | None = None) -> bool:
         """Wait until no call is under way; whether that is so."""
         with self._landed:
@@ -87,6 +95,10 @@ class Place:
         self.scope: Scope = blocking(scope)
         self.crew = crew
         self.flow = flow
+        # What is shown of the run from outside: the task, its number and the agent that works on it.
+        self.task: str = "" if parent is None else parent.task
+        self.number: int | None = None if parent is None else parent.number
+        self.agent: str = "" if parent is None else parent.agent
         self.occurrences = Counted()
         self.used: set[str] = set()  # keys of model calls that were asked for in this pass
         self.last: str | None = None  # the key of the last call, if that was a model's

@@ -11,7 +11,6 @@ from crewai.task import Task
 
 from stepfast.adapters import digest, plain
 from stepfast.faces import awaited
-from stepfast.flow import Flow
 
 from ._callbacks import callbacks_as_steps
 from ._outputs import models_of, pack_output, unpack_output
@@ -31,7 +30,7 @@ def execute_core(place: Place, original: Callable[..., Any], task: Any, agent: A
     if inner.finished(_OUTPUT):
         with place.attempt.guarded():
             return _restored(inner, task, agent or task.agent, inner.drive(inner.recalling(_OUTPUT)), models)
-    inner.drive(_announced(inner, place, task, agent or task.agent, tools))
+    _begun(inner, place, task, agent or task.agent, tools)
     with standing.standing(inner):
         output = original(task, agent, context, tools)
     with place.attempt.flying(), place.attempt.guarded():
@@ -49,7 +48,7 @@ async def aexecute_core(
         with place.attempt.guarded():
             recorded = await inner.adrive(inner.recalling(_OUTPUT))
             return _restored(inner, task, agent or task.agent, recorded, models)
-    await inner.adrive(_announced(inner, place, task, agent or task.agent, tools))
+    _begun(inner, place, task, agent or task.agent, tools)
     with standing.standing(inner):
         output = await original(task, agent, context, tools)
     with place.attempt.flying(), place.attempt.guarded():
@@ -78,13 +77,16 @@ def _task_place(place: Place, task: Any) -> Place:
     return place.inner(place.occurrences.key("task", digest(task.key)))
 
 
-def _announced(inner: Place, place: Place, task: Any, agent: Any, tools: Any) -> Flow[None]:
+def _begun(inner: Place, place: Place, task: Any, agent: Any, tools: Any) -> None:
+    """Prepare a task's place: what each call in it shows to those who look at the run."""
     inner.attempt.check()
     announce(inner, tools or getattr(agent, "tools", None))
-    total = 0 if place.crew is None else len(place.crew.tasks)
-    number = next((n for n, each in enumerate(place.crew.tasks, 1) if each is task), None) if total else None
-    shown = _label(task) if number is None else f"task {number} of {total}: {_label(task)}"
-    yield from inner.attempt.reporting(str(getattr(agent, "role", "")).strip(), shown, number)
+    inner.agent = str(getattr(agent, "role", "")).strip()
+    tasks = [] if place.crew is None else place.crew.tasks
+    number = next((number for number, each in enumerate(tasks, 1) if each is task), None)
+    if number is not None:
+        shown = f"task {number} of {len(tasks)}"
+        inner.number, inner.task = number, f"{place.task}, {shown}" if place.task else shown
 
 
 def _label(task: Task) -> str:
