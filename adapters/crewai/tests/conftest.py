@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import adapters.crewai.tests.kit  # noqa: F401  # switches telemetry and tracing off before CrewAI is imported
+from adapters.crewai.tests import kit  # switches telemetry and tracing off before CrewAI is imported
 from tests.conftest import postgres, postgres_url
 
 __all__ = ["postgres", "postgres_url"]
@@ -23,3 +24,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/stepfast.db"
+
+
+@pytest.fixture(autouse=True)
+def only_this_machine() -> Iterator[None]:
+    """CrewAI swallows what its telemetry raises, so what was refused is looked at in the end."""
+    kit.refused.clear()
+    yield
+    assert kit.refused == []

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import ipaddress
 import json
 import os
 import shutil
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -21,6 +23,32 @@ os.environ["OTEL_SDK_DISABLED"] = "true"
 # CrewAI keeps the outputs of the last kickoff in a file that all processes in a folder of the same name share.
 os.environ["CREWAI_STORAGE_DIR"] = tempfile.mkdtemp(prefix="stepfast-crewai-")
 atexit.register(shutil.rmtree, os.environ["CREWAI_STORAGE_DIR"], ignore_errors=True)
+
+refused: list[str] = []
+"""Hosts beyond this machine that something in this process wanted to reach."""
+
+
+def only_loopback(event: str, args: tuple[Any, ...]) -> None:
+    """Refuse names and addresses beyond this machine, for all that Python does in this process."""
+    if event == "socket.getaddrinfo":
+        host = args[0]
+    elif event in ("socket.connect", "socket.sendto", "socket.sendmsg") and isinstance(args[1], tuple):
+        host = args[1][0]
+    else:
+        return
+    name = host.decode() if isinstance(host, bytes) else host
+    if name in (None, "", "localhost"):
+        return
+    try:
+        local = ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        local = False
+    if not local:
+        refused.append(str(name))
+        raise ConnectionRefusedError(f"{name}: tests reach this machine only")
+
+
+sys.addaudithook(only_loopback)
 
 with warnings.catch_warnings():  # of CrewAI's own imports
     warnings.simplefilter("ignore")

@@ -19,7 +19,10 @@ def seams() -> list[Seam]:
     )
     task, agent, crew = "crewai.task:Task", "crewai.agent.core:Agent", "crewai.crew:Crew"
     flow = "crewai.flow.flow:Flow"
+    artifacts = "crewai.utilities.tool_result_artifacts:ToolResultArtifactStore"
+    deferring = [Seam(artifacts, "store", within(here, _tools.store_result))] if _tools.DEFERS else []
     return [
+        *deferring,
         Seam(llm, "call", within(here, _models.call), subclasses=True),
         Seam(llm, "acall", within(here, _models.acall), subclasses=True),
         Seam(llm, "_track_token_usage_internal", within(_models.counting, _models.track), subclasses=True),

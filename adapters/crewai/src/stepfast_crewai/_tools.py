@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from crewai.tools import BaseTool
@@ -19,6 +22,16 @@ from stepfast.adapters import COMPOSITE, RETRY, Policy, declared, digest, pack_o
 from stepfast.flow import Flow
 
 from ._place import Place, standing
+
+try:
+    from crewai.tools.agent_tools.deferred_tool_result_reader import DeferredToolResultReader
+except ImportError:  # older: large results stay in the conversation
+    READS: tuple[type, ...] = (ReadFileTool,)
+else:
+    READS = (ReadFileTool, DeferredToolResultReader)
+
+DEFERS = len(READS) > 1
+"""Whether this CrewAI keeps large results of tools in files."""
 
 _ERROR = "stepfast_crewai_error"
 _MODEL = "stepfast_crewai_model"
@@ -45,8 +58,28 @@ def invoke(place: Place, original: Callable[..., Any], tool: Any, input: Any, *a
 
 
 async def ainvoke(place: Place, original: Callable[..., Any], tool: Any, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
-    """Take the place of ``CrewStructuredTool.ainvoke``."""
-    return await _awaited(place, tool, _parsed(input), lambda: original(tool, input, *args, **kwargs))
+    """Take the place of ``CrewStructuredTool.ainvoke``, which calls blocking functions without their context."""
+
+    def make() -> Any:
+        if inspect.iscoroutinefunction(tool.func):
+            return original(tool, input, *args, **kwargs)
+        return asyncio.to_thread(tool.invoke, input, *args, **kwargs)
+
+    return await _awaited(place, tool, _parsed(input), make)
+
+
+def store_result(
+    place: Place, original: Callable[..., Any], store: Any, content: str, *args: Any, **kwargs: Any
+) -> Any:
+    """Take the place of ``ToolResultArtifactStore.store``, which keeps a large result in a file for the model to read.
+
+    CrewAI names the file at random. The name is in later requests and answers, so here it follows from the content.
+    """
+    made = original(store, content, **kwargs)
+    name = f"tool-result-{digest(place.occurrences.key('artifact', digest(content)))}"
+    made.file_path.parent.rename(made.directory / name)
+    path = made.directory / name / made.file_path.name
+    return replace(made, artifact_id=name, file_path=path, relative_path=path.relative_to(made.directory))
 
 
 def announce(place: Place, tools: Any) -> None:
@@ -190,7 +223,7 @@ def _kind(tool: Any) -> Policy | None:
     original = getattr(tool, "_original_tool", None) or tool
     if isinstance(original, BaseAgentTool | RecallMemoryTool | RememberTool):
         return COMPOSITE
-    return RETRY if isinstance(original, ReadFileTool) else None
+    return RETRY if isinstance(original, READS) else None
 
 
 def _named(tool: BaseTool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
