@@ -14,9 +14,7 @@ from stepfast.faces import awaited
 
 from ._outputs import pack_value, unpack_value
 from ._people import asking
-from ._place import Place, standing
-
-_OUTPUT = "output"
+from ._place import OUTPUT, Place, standing
 
 
 def models_of_flow(flow: Any) -> dict[str, type[BaseModel]]:
@@ -35,9 +33,9 @@ async def kickoff_async(
 ) -> Any:
     """Take the place of ``Flow.kickoff_async``, through which all ways to start a flow go.
 
-    CrewAI's agents and memory are made of flows, too: these are left alone.
+    CrewAI's agents and memory are made of flows, too: these are left alone. A stream comes back here without one.
     """
-    if type(flow).__module__.partition(".")[0] == "crewai":
+    if flow.stream or type(flow).__module__.partition(".")[0] == "crewai":
         return await original(flow, inputs, *args, **kwargs)
     place.attempt.check()
     name = place.occurrences.key("flow", type(flow).__name__, digest(plain(inputs or {})))
@@ -45,8 +43,13 @@ async def kickoff_async(
     with place.attempt.guarded():
         # The id of the state is in what users and persistence keep, so it stays the same.
         flow._stamp_state_id(await awaited(inner.scope).record(flow.flow_id, key="state"))
-    with standing.standing(inner):
-        return await original(flow, inputs, *args, **kwargs)
+    try:
+        with standing.standing(inner):
+            return await original(flow, inputs, *args, **kwargs)
+    except BaseException as error:
+        if place.ends_thread(error):
+            return None
+        raise
 
 
 async def execute_method(
@@ -59,9 +62,9 @@ async def execute_method(
     inner = place.inner(place.occurrences.key("method", str(name)))
     models = models_of_flow(flow)
     scope = awaited(inner.scope)
-    if inner.finished(_OUTPUT):
+    if inner.finished(OUTPUT):
         with place.attempt.guarded():
-            recorded = await inner.adrive(inner.recalling(_OUTPUT))
+            recorded = await inner.adrive(inner.recalling(OUTPUT))
 
         async def recall(*_args: Any, **_kwargs: Any) -> Any:
             if recorded["number"] > place.snapshot:  # methods side by side: the newest state counts
@@ -80,12 +83,14 @@ async def execute_method(
             output = await asyncio.to_thread(method, *given, **named)
             if asyncio.iscoroutine(output):
                 output = await output
+        if inner.saves:
+            await asyncio.to_thread(inner.saved)
         with place.attempt.flying(), place.attempt.guarded():
             packed = pack_value(place.attempt.run.codec, output)
             state = plain(flow._copy_and_serialize_state())
             place.snapshot += 1
             packed |= {"state": state, "number": place.snapshot}
-            await scope.record(packed, key=_OUTPUT, name=str(name), kind="method")
+            await scope.record(packed, key=OUTPUT, name=str(name), kind="method")
         return output
 
     inner.task = f"method {name}"

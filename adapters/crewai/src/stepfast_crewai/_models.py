@@ -15,6 +15,7 @@ from stepfast.flow import Flow
 from ._place import Place, standing
 from ._place import key_of as key_of_step
 from ._requests import add_tokens, explain, key_of, pack, request_of, tokens_between, unpack, usage_of
+from ._streams import repeat
 
 log = logging.getLogger("stepfast")
 
@@ -105,14 +106,16 @@ def _calling(place: Place, llm: Any, given: Arguments, ask: Callable[[Counter[st
     if not replayed:
         return live[-1]
     add_tokens(llm, found.get("tokens") or {})
-    return unpack(found, model)
+    answer = unpack(found, model)
+    repeat(llm, answer, given.get("from_task"), given.get("from_agent"))
+    return answer
 
 
 def _known(place: Place, key: str, request: Request) -> Generator[Any, Any, str]:
     """Return the key to look under: that of the next recorded call where the request is not the recorded one."""
     if place.scope.recorded(key) is not None:
         return key
-    step = place.unused()
+    step = None if place.shifting else place.unused()
     if step is None:
         return key
     policy = place.attempt.settings.on_drift

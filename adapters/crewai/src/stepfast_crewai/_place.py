@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
 from stepfast import AsyncRun, Run, Scope
-from stepfast.adapters import Attempt, Occurrences, Settings, Standing
+from stepfast.adapters import Attempt, Occurrences, Settings, Standing, Stopped
 from stepfast.faces import awaited, blocking
 from stepfast.flow import Flow
 
 Normaliser = Callable[[str], str]
+Make = Callable[..., Any]
+
+OUTPUT = "output"
 
 
 class CrewAttempt(Attempt):
@@ -39,6 +44,7 @@ class CrewAttempt(Attempt):
         for step in run.journal():
             if step.kind == "model":
                 self.models.setdefault(step.scope, []).append(step)
+        self.threaded = False  # CrewAI works in a thread of its own, and this one iterates over a stream
         self.counting = threading.Lock()
         self._flying = 0
         self._landed = threading.Condition()
@@ -88,7 +94,14 @@ class Place:
     """
 
     def __init__(
-        self, attempt: CrewAttempt, scope: Any, *, parent: Place | None = None, crew: Any = None, flow: Any = None
+        self,
+        attempt: CrewAttempt,
+        scope: Any,
+        *,
+        parent: Place | None = None,
+        crew: Any = None,
+        flow: Any = None,
+        shifting: bool = False,
     ) -> None:
         self.attempt = attempt
         self.parent = parent
@@ -99,6 +112,8 @@ class Place:
         self.task: str = "" if parent is None else parent.task
         self.number: int | None = None if parent is None else parent.number
         self.agent: str = "" if parent is None else parent.agent
+        self.shifting = shifting  # requests may differ from the recorded ones without a change of the crew
+        self.saves: list[Future[Any]] = []  # memories that are being written, here and further inside
         self.occurrences = Counted()
         self.used: set[str] = set()  # keys of model calls that were asked for in this pass
         self.last: str | None = None  # the key of the last call, if that was a model's
@@ -112,13 +127,30 @@ class Place:
         """Return a place inside this one; the name must be the same on every pass."""
         return Place(self.attempt, self.scope.scope(name, shared=True), parent=self, **objects)
 
+    def around(self) -> Iterator[Place]:
+        """Yield this place and those that it is in."""
+        place: Place | None = self
+        while place is not None:
+            yield place
+            place = place.parent
+
     def spend(self, role: str, tokens: Mapping[str, int]) -> None:
         """Count tokens for an agent, here and in the places around."""
-        place: Place | None = self
         with self.attempt.counting:
-            while place is not None:
+            for place in self.around():
                 place.tokens.setdefault(role, Counter()).update(tokens)
-                place = place.parent
+
+    def saving(self, save: Future[Any]) -> Future[Any]:
+        """Have a memory written before this place, or one around it, is recorded as finished."""
+        for place in self.around():
+            place.saves.append(save)
+        return save
+
+    def saved(self) -> None:
+        """Wait until the memories of this place are written. CrewAI itself reports those that could not be."""
+        while self.saves:
+            self.saves.pop().exception()
+            self.attempt.check()
 
     def drive(self, flow: Flow[Any]) -> Any:
         return self.scope.drive(flow)
@@ -132,6 +164,38 @@ class Place:
     def recalling(self, key: str) -> Flow[Any]:
         """Return the flow that reads a value which was recorded here."""
         return self.scope.performing(_nothing, key=key, inputs=key, on_drift="accept")
+
+    def memo(self, make: Make, pack: Make, unpack: Make, *, name: str, kind: str) -> Any:
+        """Return the output that is recorded for this place; or make it here, and record it."""
+        if self.finished(OUTPUT):
+            with self.attempt.guarded():
+                return unpack(self.drive(self.recalling(OUTPUT)))
+        with standing.standing(self):
+            output = make()
+        self.saved()
+        with self.attempt.flying(), self.attempt.guarded():
+            self.scope.record(pack(output), key=OUTPUT, name=name, kind=kind)
+        return output
+
+    async def amemo(self, make: Make, pack: Make, unpack: Make, *, name: str, kind: str) -> Any:
+        """`memo` for an event loop."""
+        if self.finished(OUTPUT):
+            with self.attempt.guarded():
+                return unpack(await self.adrive(self.recalling(OUTPUT)))
+        with standing.standing(self):
+            output = await make()
+        if self.saves:
+            await asyncio.to_thread(self.saved)
+        with self.attempt.flying(), self.attempt.guarded():
+            await awaited(self.scope).record(pack(output), key=OUTPUT, name=name, kind=kind)
+        return output
+
+    def ends_thread(self, error: BaseException) -> bool:
+        """Whether an error has come to the end of a stream's thread, which would lose it; the attempt then has it."""
+        lost = self.parent is None and self.attempt.threaded and not isinstance(error, Exception)
+        if lost and not isinstance(error, Stopped):
+            self.attempt.stop(error)
+        return lost
 
     def unused(self) -> Any:
         """Return the first model call that an earlier attempt recorded here and that this pass has not asked for."""

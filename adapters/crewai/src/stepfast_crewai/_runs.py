@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextvars import copy_context
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from stepfast import AsyncRun, InvalidInput, NotFound, Run, Suspended, Waiting, current_run
-from stepfast.adapters import LazyStore, OnDrift, OnInDoubt, OnWait, PolicyLike, Prices, Settings, StoreLike
+from stepfast.adapters import (
+    LazyStore,
+    OnDrift,
+    OnInDoubt,
+    OnWait,
+    PolicyLike,
+    Prices,
+    Settings,
+    StoreLike,
+    apart,
+    apart_async,
+)
 from stepfast.faces import awaited
 
 from ._people import people
@@ -18,6 +30,7 @@ from ._record import RECORD, check
 from ._seams import install_seams
 
 _FRAMEWORK = "crewai"
+S = TypeVar("S")
 
 
 class Options(NamedTuple):
@@ -136,6 +149,24 @@ class Durable:
                 return self._store.get().client().waiting(waits)
         raise waits
 
+    def _stream(self, kind: type[S], take: str, opening: Any, go: Callable[[Any], Any]) -> S:
+        """Return a stream of CrewAI's that opens the run when it is iterated, and has the run's result at its end."""
+
+        def pieces() -> Generator[Any]:
+            try:
+                with self._opening(*opening) as opened:
+                    opened.place.attempt.threaded = True
+                    inner = go(opened.inputs)
+                    yield from inner
+                    opened.result = getattr(inner, take)
+                finish(opened.result)
+            except Suspended as waits:
+                finish(self._waiting(waits))
+
+        stream: Any = kind(sync_iterator=apart(copy_context(), pieces()))  # type: ignore[call-arg]
+        finish = getattr(stream, f"_set_{take}")
+        return stream  # type: ignore[no-any-return]
+
     # --- awaited -----------------------------------------------------------------------------------
 
     @asynccontextmanager
@@ -167,6 +198,24 @@ class Durable:
             with suppress(NotFound):
                 return await self._store.get().aclient().waiting(waits)
         raise waits
+
+    def _astream(self, kind: type[S], take: str, opening: Any, go: Callable[[Any], Awaitable[Any]]) -> S:
+        """`_stream` for an event loop."""
+
+        async def pieces() -> AsyncGenerator[Any]:
+            try:
+                async with self._aopening(*opening) as opened:
+                    inner = await go(opened.inputs)
+                    async for piece in inner:
+                        yield piece
+                    opened.result = getattr(inner, take)
+                finish(opened.result)
+            except Suspended as waits:
+                finish(await self._awaiting(waits))
+
+        stream: Any = kind(async_iterator=apart_async(copy_context(), pieces()))  # type: ignore[call-arg]
+        finish = getattr(stream, f"_set_{take}")
+        return stream  # type: ignore[no-any-return]
 
 
 def summary(result: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepfast.adapters import Seam, install, within
 
-from . import _callbacks, _methods, _models, _tasks, _tools
+from . import _callbacks, _memory, _methods, _models, _streams, _tasks, _tools
 from ._place import here
 
 VERSIONS = ("1.15.20", "1.16")
@@ -21,6 +21,8 @@ def seams() -> list[Seam]:
     flow = "crewai.flow.flow:Flow"
     artifacts = "crewai.utilities.tool_result_artifacts:ToolResultArtifactStore"
     deferring = [Seam(artifacts, "store", within(here, _tools.store_result))] if _tools.DEFERS else []
+    streaming = "crewai.utilities.streaming"
+    memory, knowledge = "crewai.memory.unified_memory:Memory", "crewai.knowledge.knowledge:Knowledge"
     return [
         *deferring,
         Seam(llm, "call", within(here, _models.call), subclasses=True),
@@ -46,6 +48,13 @@ def seams() -> list[Seam]:
         Seam(flow, "_request_human_feedback", within(here, _methods.request_feedback)),
         Seam(flow, "_collapse_to_outcome", within(here, _methods.collapse)),
         Seam(flow, "ask", within(here, _methods.ask)),
+        Seam(streaming, "_create_stream_chunk", within(here, _streams.marked)),
+        Seam(streaming, "stream_frame_from_event", within(here, _streams.marked)),
+        Seam(memory, "recall", within(here, _memory.recall)),
+        Seam(memory, "_submit_save", within(here, _memory.submit_save)),
+        Seam(memory, "_encode_batch", within(here, _memory.encode_batch)),
+        Seam(knowledge, "query", within(here, _memory.query)),
+        Seam(knowledge, "aquery", within(here, _memory.aquery)),
     ]
 
 

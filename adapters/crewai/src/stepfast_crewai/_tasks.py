@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -10,50 +11,41 @@ from crewai.crew import Crew
 from crewai.task import Task
 
 from stepfast.adapters import digest, plain
-from stepfast.faces import awaited
 
 from ._callbacks import callbacks_as_steps
 from ._outputs import models_of, pack_output, unpack_output
-from ._place import Place, standing
+from ._place import Place
 from ._requests import add_tokens
+from ._streams import repeat
 from ._tools import announce
-
-_OUTPUT = "output"
-
 
 # --- tasks -------------------------------------------------------------------------------------------
 
 
 def execute_core(place: Place, original: Callable[..., Any], task: Any, agent: Any, context: Any, tools: Any) -> Any:
     """Take the place of ``Task._execute_core``."""
-    inner, models = _task_place(place, task), models_of([task])
-    if inner.finished(_OUTPUT):
-        with place.attempt.guarded():
-            return _restored(inner, task, agent or task.agent, inner.drive(inner.recalling(_OUTPUT)), models)
-    _begun(inner, place, task, agent or task.agent, tools)
-    with standing.standing(inner):
-        output = original(task, agent, context, tools)
-    with place.attempt.flying(), place.attempt.guarded():
-        inner.scope.record(_packed(inner, output), key=_OUTPUT, name=_label(task), kind="task")
-    return output
+    inner = _task_place(place, task)
+
+    def make() -> Any:
+        _begun(inner, place, task, agent or task.agent, tools)
+        return original(task, agent, context, tools)
+
+    restored = functools.partial(_restored, inner, task, agent or task.agent)
+    return inner.memo(make, functools.partial(_packed, inner), restored, name=_label(task), kind="task")
 
 
 async def aexecute_core(
     place: Place, original: Callable[..., Any], task: Any, agent: Any, context: Any, tools: Any
 ) -> Any:
     """Take the place of ``Task._aexecute_core``."""
-    inner, models = _task_place(place, task), models_of([task])
-    scope = awaited(inner.scope)
-    if inner.finished(_OUTPUT):
-        with place.attempt.guarded():
-            recorded = await inner.adrive(inner.recalling(_OUTPUT))
-            return _restored(inner, task, agent or task.agent, recorded, models)
-    _begun(inner, place, task, agent or task.agent, tools)
-    with standing.standing(inner):
-        output = await original(task, agent, context, tools)
-    with place.attempt.flying(), place.attempt.guarded():
-        await scope.record(_packed(inner, output), key=_OUTPUT, name=_label(task), kind="task")
-    return output
+    inner = _task_place(place, task)
+
+    async def make() -> Any:
+        _begun(inner, place, task, agent or task.agent, tools)
+        return await original(task, agent, context, tools)
+
+    restored = functools.partial(_restored, inner, task, agent or task.agent)
+    return await inner.amemo(make, functools.partial(_packed, inner), restored, name=_label(task), kind="task")
 
 
 def execute_in_thread(
@@ -97,13 +89,14 @@ def _packed(place: Place, output: Any) -> dict[str, Any]:
     return {"output": pack_output(output), "tokens": {role: dict(found) for role, found in place.tokens.items()}}
 
 
-def _restored(inner: Place, task: Any, agent: Any, recorded: dict[str, Any], models: Any) -> Any:
+def _restored(inner: Place, task: Any, agent: Any, recorded: dict[str, Any]) -> Any:
     """Return a recorded task's output, with the task as it would be."""
     if agent is not None:
         task.agent = agent
         task.processed_by_agents.add(agent.role)
-    task.output = unpack_output(recorded["output"], models)
+    task.output = unpack_output(recorded["output"], models_of([task]))
     _recount(inner, getattr(agent, "crew", None), recorded, agent)
+    repeat(getattr(agent, "llm", None), task.output.raw, task, agent)
     return task.output
 
 
@@ -157,14 +150,17 @@ def kickoff(
     if crew.stream:  # it comes back here from the thread that makes the pieces
         return original(crew, inputs, *args, **kwargs)
     inner = _crew_place(place, crew, inputs)
-    if inner.finished(_OUTPUT):
-        with place.attempt.guarded():
-            return _crew_restored(inner, crew, inner.drive(inner.recalling(_OUTPUT)))
-    with callbacks_as_steps(crew), standing.standing(inner):
-        output = original(crew, inputs, *args, **kwargs)
-    with place.attempt.guarded():
-        inner.scope.record(_packed(inner, output), key=_OUTPUT, name=crew.name or "crew", kind="crew")
-    return output
+
+    def make() -> Any:
+        with callbacks_as_steps(crew):
+            return original(crew, inputs, *args, **kwargs)
+
+    try:
+        return inner.memo(make, *_keeping(inner, crew), name=crew.name or "crew", kind="crew")
+    except BaseException as error:
+        if place.ends_thread(error):
+            return None
+        raise
 
 
 async def akickoff(
@@ -174,15 +170,16 @@ async def akickoff(
     if crew.stream:
         return await original(crew, inputs, *args, **kwargs)
     inner = _crew_place(place, crew, inputs)
-    scope = awaited(inner.scope)
-    if inner.finished(_OUTPUT):
-        with place.attempt.guarded():
-            return _crew_restored(inner, crew, await inner.adrive(inner.recalling(_OUTPUT)))
-    with callbacks_as_steps(crew), standing.standing(inner):
-        output = await original(crew, inputs, *args, **kwargs)
-    with place.attempt.guarded():
-        await scope.record(_packed(inner, output), key=_OUTPUT, name=crew.name or "crew", kind="crew")
-    return output
+
+    async def make() -> Any:
+        with callbacks_as_steps(crew):
+            return await original(crew, inputs, *args, **kwargs)
+
+    return await inner.amemo(make, *_keeping(inner, crew), name=crew.name or "crew", kind="crew")
+
+
+def _keeping(inner: Place, crew: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    return functools.partial(_packed, inner), functools.partial(_crew_restored, inner, crew)
 
 
 def _crew_place(place: Place, crew: Any, inputs: Any) -> Place:
@@ -196,4 +193,5 @@ def _crew_restored(inner: Place, crew: Any, recorded: dict[str, Any]) -> Any:
     crew.usage_metrics = crew.token_usage = output.token_usage
     for task, found in zip(crew.tasks, output.tasks_output, strict=False):
         task.output = found
+        repeat(getattr(task.agent, "llm", None), found.raw, task, task.agent)
     return output

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from crewai.flow.flow import Flow
+from crewai.types.streaming import AsyncStreamSession, StreamSession
 
 from stepfast import AsyncRun, InvalidInput, Run, Suspended
 
@@ -26,10 +27,15 @@ class DurableFlow(Durable):
         self.flow = flow
 
     def kickoff(self, inputs: Inputs | None = None, *, run_id: str | None = None, run: Run | None = None) -> Any:
-        """Start a run, go on with it, or return its result: what the flow's last method returned."""
-        self._check(inputs)
+        """Start a run, go on with it, or return its result: what the flow's last method returned.
+
+        A flow that streams returns a stream of it.
+        """
+        opening = self._check(inputs, run_id, run)
+        if self.flow.stream:
+            return self._stream(StreamSession, "result", opening, lambda found: self.flow.kickoff(inputs=found))
         try:
-            with self._opening(flow_record(self.flow, inputs), run_id, run) as opened:
+            with self._opening(*opening) as opened:
                 opened.result = self.flow.kickoff(inputs=opened.inputs)
             return opened.result
         except Suspended as waits:
@@ -39,9 +45,11 @@ class DurableFlow(Durable):
         self, inputs: Inputs | None = None, *, run_id: str | None = None, run: Run | AsyncRun | None = None
     ) -> Any:
         """`kickoff` for an event loop."""
-        self._check(inputs)
+        opening = self._check(inputs, run_id, run)
+        if self.flow.stream:
+            return self._astream(AsyncStreamSession, "result", opening, self.flow.kickoff_async)
         try:
-            async with self._aopening(flow_record(self.flow, inputs), run_id, run) as opened:
+            async with self._aopening(*opening) as opened:
                 opened.result = await self.flow.kickoff_async(inputs=opened.inputs)
             return opened.result
         except Suspended as waits:
@@ -49,10 +57,9 @@ class DurableFlow(Durable):
 
     akickoff = kickoff_async
 
-    def _check(self, inputs: Any) -> None:
-        if self.flow.stream:
-            raise InvalidInput("flow: stream=True is not supported in durable runs; leave it out.")
+    def _check(self, inputs: Any, run_id: str | None, run: Any) -> tuple[dict[str, Any], str | None, Any]:
         if inputs is not None and not isinstance(inputs, dict):
             raise InvalidInput(f"inputs: must be a dictionary of the flow's inputs, not {type(inputs).__name__}.")
         if inputs and "id" in inputs:
             raise InvalidInput("inputs: leave the id out; the run's name says which state to go on with.")
+        return flow_record(self.flow, inputs), run_id, run

@@ -1,0 +1,102 @@
+"""Scenes for the crash matrix: memory, knowledge, planning, MCP and streams."""
+
+import math
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from crewai import Agent, Crew, Task
+from crewai.memory.types import MemoryRecord, ScopeInfo
+from crewai.memory.unified_memory import Memory
+
+from adapters.crewai.tests.kit import call, outputs, text
+from adapters.crewai.tests.scenes import in_doubt, kickoff, llm_of, recorded_tools, tools_of
+from stepfast.testing import Stage, scene
+
+
+def embed(texts: list[str]) -> list[list[float]]:
+    """A vector that counts words, so that equal texts are close and others are not."""
+    vectors = [[0.0] * 32 for _ in texts]
+    for vector, each in zip(vectors, texts, strict=True):
+        for word in each.lower().split():
+            vector[zlib.crc32(word.encode()) % 32] += 1.0
+    return vectors
+
+
+class Shelf:
+    """A memory's storage in a file: importing CrewAI's own starts threads, and the matrix forks."""
+
+    def __init__(self, path: Path, boundary: Callable[[str], None]) -> None:
+        self.path = path
+        self.boundary = boundary
+
+    def _read(self) -> dict[str, MemoryRecord]:
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        records = [MemoryRecord.model_validate_json(line) for line in lines]
+        return {record.id: record for record in records}
+
+    def save(self, records: list[MemoryRecord]) -> None:
+        self.boundary("memory.before")
+        new = self.path.with_suffix(".new")
+        new.write_text("\n".join(each.model_dump_json() for each in [*self._read().values(), *records]))
+        new.replace(self.path)
+        self.boundary("memory.after")
+
+    def get_record(self, record_id: str) -> MemoryRecord | None:
+        return self._read().get(record_id)
+
+    def search(self, query_embedding: list[float], limit: int = 10, **_: Any) -> list[tuple[MemoryRecord, float]]:
+        def likeness(record: MemoryRecord) -> float:
+            [vector] = embed([record.content])
+            product = sum(a * b for a, b in zip(vector, query_embedding, strict=True))
+            return product / max(math.hypot(*vector) * math.hypot(*query_embedding), 1e-9)
+
+        found = [(record, likeness(record)) for record in self._read().values()]
+        return sorted(found, key=lambda each: -each[1])[:limit]
+
+    def list_records(self, *_: Any, **__: Any) -> list[MemoryRecord]:
+        return list(self._read().values())
+
+    def list_scopes(self, *_: Any) -> list[str]:
+        return sorted({record.scope for record in self._read().values()})
+
+    def list_categories(self, *_: Any, **__: Any) -> dict[str, int]:
+        return {}
+
+    def get_scope_info(self, scope: str) -> ScopeInfo:
+        return ScopeInfo(path=scope, record_count=len(self._read()))
+
+
+def remembering(messages: list[dict[str, Any]], receipt: str) -> Any:
+    """What a memory's LLM says: the memories in a result, and where one of them belongs."""
+    said = text(messages)
+    if "Result: " in said:
+        price = "price known" in said
+        return {"memories": ["price is a fact", "forty-two coins"] if price else ["levy holds", "seven percent due"]}
+    return {"suggested_scope": "/facts", "categories": ["facts"], "importance": 0.5}
+
+
+@scene(at_once=3, finished=recorded_tools, answer=in_doubt)
+def remembered(stage: Stage) -> Any:
+    """Two tasks with memory: what the first found is recalled for the second, and every memory is written once."""
+    tools = tools_of(stage)
+
+    def clerk(messages: list[dict[str, Any]], receipt: str) -> Any:
+        topic = "price" if "Find the price" in text(messages) else "tax"
+        if topic == "tax":
+            assert "price is a fact" in text(messages)
+        return f"{topic} known" if outputs(messages) else call(("look_up", {"topic": topic}), receipt=receipt)
+
+    librarian = llm_of(stage, "librarian", remembering)
+    librarian.model = "librarian"
+    memory = Memory(llm=librarian, storage=Shelf(stage.folder / "memory", stage.boundary), embedder=embed)
+    agent = Agent(
+        role="clerk", goal="find", backstory="finds", llm=llm_of(stage, "clerk", clerk), tools=[tools["look_up"]]
+    )
+    tasks = [
+        Task(description=f"Find the {topic} of a lamp.", expected_output="it", agent=agent)
+        for topic in ("price", "tax")
+    ]
+    found = kickoff(stage, Crew(agents=[agent], tasks=tasks, memory=memory))
+    return [found.raw, sorted(record.content for record in memory.list_records())]
