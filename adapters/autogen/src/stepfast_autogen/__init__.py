@@ -8,9 +8,36 @@ The names of this module are AgentChat's (``pip install "stepfast-autogen[agentc
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["durable"]
+if TYPE_CHECKING:
+    from .agentchat import (
+        DID_NOT_HAPPEN,
+        DurableTeam,
+        Happened,
+        composite,
+        current_run,
+        durable,
+        idempotency_key,
+        idempotent,
+        once,
+        replayed,
+        team_worker,
+    )
+
+__all__ = [
+    "DID_NOT_HAPPEN",
+    "DurableTeam",
+    "Happened",
+    "composite",
+    "current_run",
+    "durable",
+    "idempotency_key",
+    "idempotent",
+    "once",
+    "replayed",
+    "team_worker",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,4 +9,21 @@ try:
 except ImportError as error:
     raise missing("agentchat", error) from error
 
-__all__: list[str] = []
+from stepfast import DID_NOT_HAPPEN, Happened, current_run, idempotency_key
+from stepfast.adapters import composite, idempotent, once, replayed
+
+from .team import DurableTeam, durable, team_worker
+
+__all__ = [
+    "DID_NOT_HAPPEN",
+    "DurableTeam",
+    "Happened",
+    "composite",
+    "current_run",
+    "durable",
+    "idempotency_key",
+    "idempotent",
+    "once",
+    "replayed",
+    "team_worker",
+]

@@ -1,0 +1,89 @@
+"""A conversation: its runs, one after the other, and the state between them.
+
+Run *n* of the conversation ``c`` is the run ``c`` for the first one, ``c#2`` for the second, and so on. Only the newest
+state is kept, in a record of its own: it is replaced in the transaction that ends a run.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from stepfast import AsyncRun, AsyncStepfast, Codec, NotFound
+from stepfast.adapters import OpenStore
+from stepfast.threads import GetRecord, PutRecord
+
+KIND = "autogen.conversation"
+END = "end"
+
+
+def name_of(conversation: str, number: int) -> str:
+    """Return the name of a run of a conversation, counted from 1."""
+    return conversation if number == 1 else f"{conversation}#{number}"
+
+
+class Head:
+    """How many runs of a conversation are finished, and the state after the last of them."""
+
+    def __init__(self, version: int = 0, runs: int = 0, state: Any = None) -> None:
+        self.version = version
+        self.runs = runs
+        self.state = state
+
+
+class Memory:
+    """The record of a conversation in a store."""
+
+    def __init__(self, opened: OpenStore, conversation: str) -> None:
+        self._opened = opened
+        self._conversation = conversation
+
+    @property
+    def client(self) -> AsyncStepfast:
+        return self._opened.aclient()
+
+    @property
+    def _codec(self) -> Codec:
+        return self._opened.codec
+
+    async def head(self) -> Head:
+        """Read where the conversation is."""
+        asked = GetRecord(kind=KIND, record_id=self._conversation)
+        (found,) = await self._opened.astore.execute([asked], tenant=self._opened.tenant)
+        if found is None:
+            return Head()
+        body = self._codec.decode(found.body, bind=self._bind)
+        return Head(found.version, body["runs"], body["state"])
+
+    def following(self, head: Head, state: Any) -> PutRecord:
+        """Return the operation that moves the conversation on by one run; a conflict if another one was quicker."""
+        body = self._codec.encode({"runs": head.runs + 1, "state": state}, bind=self._bind)
+        return PutRecord(
+            kind=KIND, record_id=self._conversation, body=body, write_id=uuid.uuid4().hex, expected=head.version
+        )
+
+    @property
+    def _bind(self) -> bytes:
+        return f"{KIND}|{self._opened.tenant}|{self._conversation}".encode()
+
+    async def payload(self, number: int) -> dict[str, Any] | None:
+        """Return what a run of the conversation was begun with; None if there is no such run."""
+        try:
+            return (await self.client.get_intent(name_of(self._conversation, number)))["payload"]  # type: ignore[no-any-return]
+        except NotFound:
+            return None
+
+    async def end(self, number: int) -> dict[str, Any]:
+        """Return what a finished run of the conversation ended with."""
+        async with self.client.run(name_of(self._conversation, number)) as run:
+            found = await recorded_end(run)
+        if found is None:
+            raise NotFound(f"run {name_of(self._conversation, number)} has no recorded end.")
+        return found
+
+
+async def recorded_end(run: AsyncRun) -> dict[str, Any] | None:
+    """Return what a finished run ended with."""
+    if run.recorded(END) is None:
+        return None
+    return await run.drive(run.performing(lambda: None, key=END, inputs=END, on_drift="accept"))
