@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from dataclasses import replace
 from typing import Any
 
 from crewai import Agent, Crew, Process, Task
@@ -11,9 +12,10 @@ from crewai.tools import tool
 from pydantic import BaseModel
 
 from adapters.crewai.tests.kit import ScriptedLLM, call, done, outputs, react, text
-from stepfast import idempotency_key
+from stepfast import Stepfast, idempotency_key
 from stepfast.testing import Stage, scene
-from stepfast_crewai import durable, idempotent, once
+from stepfast.testing.scenes import approved_or_by_effect, recorded
+from stepfast_crewai import crew_worker, durable, idempotent, once
 
 
 def kickoff(stage: Stage, crew: Crew, inputs: dict[str, Any] | None = None, **options: Any) -> Any:
@@ -34,15 +36,19 @@ def llm_of(stage: Stage, name: str, script: Any, native: bool = True) -> Scripte
     return ScriptedLLM(answered, native=native)
 
 
-def tools_of(stage: Stage) -> dict[str, Any]:
-    def effect(name: str) -> str:
-        return stage.effect(name, key=idempotency_key())
+def tools_of(stage: Stage, *, bare: bool = False) -> dict[str, Any]:
+    """Tools that count their calls; a bare one has no idempotency key."""
 
-    @idempotent
-    @tool
-    def look_up(topic: str) -> str:
-        """Look something up."""
-        return effect(f"look_up_{topic}")
+    def effect(name: str) -> str:
+        return stage.effect(name, key="" if bare else idempotency_key())
+
+    def looking_up(topic: str) -> Any:
+        @tool(f"look_up_{topic}")
+        def look_up(about: str) -> str:
+            """Look something up."""
+            return effect(f"look_up_{topic}")
+
+        return idempotent(look_up)
 
     @once
     @tool
@@ -55,23 +61,15 @@ def tools_of(stage: Stage) -> dict[str, Any]:
         """Send a mail."""
         return effect("mail")
 
-    return {"look_up": look_up, "charge": charge, "mail": mail}
+    return {"price": looking_up("price"), "tax": looking_up("tax"), "charge": charge, "mail": mail}
 
 
-def recorded_tools(stage: Stage) -> list[str]:
-    """The journal names a tool; the story names what it was called with, too."""
-    from stepfast.testing.scenes import recorded
-
-    return [name for name in recorded(stage) if name != "look_up"]
+def look(*topics: str, receipt: str) -> Any:
+    """Native calls of look-ups, side by side where there are several."""
+    return call(*((f"look_up_{topic}", {"about": "a lamp"}) for topic in topics), receipt=receipt)
 
 
-def in_doubt(stage: Stage, question: dict[str, Any]) -> dict[str, Any]:
-    from stepfast.testing.scenes import approved_or_by_effect
-
-    return approved_or_by_effect(stage, question)
-
-
-@scene(once=["charge", "mail"], at_once=2, finished=recorded_tools, answer=in_doubt)
+@scene(once=["charge", "mail"], at_once=2)
 def order(stage: Stage) -> Any:
     """Three tasks in order: parallel look-ups, one-shot tools, a summary. Native tool calls, or calls in text."""
     native = not stage.options.get("react")
@@ -82,11 +80,11 @@ def order(stage: Stage) -> Any:
             seen = outputs(messages)
             if seen:
                 return f"found {len(seen)} ({receipt[:-6]})"
-            return call(("look_up", {"topic": "price"}), ("look_up", {"topic": "tax"}), receipt=receipt)
+            return look("price", "tax", receipt=receipt)
         if "look_up_price done" not in text(messages):
-            return react("look_up", {"topic": "price"})
+            return react("look_up_price", {"about": "a lamp"})
         if "look_up_tax done" not in text(messages):
-            return react("look_up", {"topic": "tax"})
+            return react("look_up_tax", {"about": "a lamp"})
         return done("found 2 (researcher)")
 
     def clerk(messages: list[dict[str, Any]], receipt: str) -> Any:
@@ -105,7 +103,7 @@ def order(stage: Stage) -> Any:
         goal="find",
         backstory="finds",
         llm=llm_of(stage, "researcher", research, native),
-        tools=[tools["look_up"]],
+        tools=[tools["price"], tools["tax"]],
     )
     office = Agent(
         role="clerk",
@@ -124,7 +122,50 @@ def order(stage: Stage) -> Any:
     return [found.raw, [each.raw for each in found.tasks_output], found.token_usage.successful_requests]
 
 
-@scene(once=["charge"], at_once=3, finished=recorded_tools, answer=in_doubt)
+@scene(once=["charge", "mail"], at_once=4)
+def parallel(stage: Stage) -> Any:
+    """One answer with four calls side by side: two that are the same, and two one-shot tools."""
+    tools = tools_of(stage)
+
+    def clerk(messages: list[dict[str, Any]], receipt: str) -> Any:
+        seen = outputs(messages)
+        if seen:
+            return f"all done: {', '.join(sorted(seen))}"
+        return [
+            *look("price", "price", receipt=f"{receipt}_a"),
+            *call(("charge", {"amount": 1}), ("mail", {"to": "ada"}), receipt=f"{receipt}_b"),
+        ]
+
+    agent = Agent(
+        role="clerk",
+        goal="order",
+        backstory="orders",
+        llm=llm_of(stage, "clerk", clerk),
+        tools=[tools["price"], tools["charge"], tools["mail"]],
+    )
+    task = Task(description="Order it.", expected_output="an order", agent=agent)
+    return kickoff(stage, Crew(agents=[agent], tasks=[task])).raw
+
+
+@scene(once=["charge"])
+def bare(stage: Stage) -> Any:
+    """A crew without `durable`, whose result alone is kept: the matrix must find what it repeats."""
+    result = stage.folder / "result"
+    if result.exists():
+        return result.read_text()
+    os.environ["CREWAI_STORAGE_DIR"] = str(stage.folder / "crewai")
+
+    def clerk(messages: list[dict[str, Any]], receipt: str) -> Any:
+        return "paid" if outputs(messages) else call(("charge", {"amount": 42}), receipt=receipt)
+
+    llm = llm_of(stage, "clerk", clerk)
+    agent = Agent(role="clerk", goal="pay", backstory="pays", llm=llm, tools=[tools_of(stage, bare=True)["charge"]])
+    crew = Crew(agents=[agent], tasks=[Task(description="Pay.", expected_output="paid", agent=agent)])
+    result.write_text(crew.kickoff().raw)
+    return result.read_text()
+
+
+@scene(once=["charge"], at_once=3)
 def side_by_side(stage: Stage) -> Any:
     """Two asynchronous tasks of different agents at the same time, then one that needs both."""
     tools = tools_of(stage)
@@ -132,7 +173,7 @@ def side_by_side(stage: Stage) -> Any:
     def looks(topic: str) -> Any:
         def script(messages: list[dict[str, Any]], receipt: str) -> Any:
             seen = outputs(messages)
-            return f"{topic} known" if seen else call(("look_up", {"topic": topic}), receipt=receipt)
+            return f"{topic} known" if seen else look(topic, receipt=receipt)
 
         return script
 
@@ -142,7 +183,7 @@ def side_by_side(stage: Stage) -> Any:
         return "paid" if outputs(messages) else call(("charge", {"amount": 1}), receipt=receipt)
 
     agents = [
-        Agent(role=name, goal="find", backstory="finds", llm=llm_of(stage, name, looks(name)), tools=[tools["look_up"]])
+        Agent(role=name, goal="find", backstory="finds", llm=llm_of(stage, name, looks(name)), tools=[tools[name]])
         for name in ("price", "tax")
     ]
     payer = Agent(
@@ -157,7 +198,7 @@ def side_by_side(stage: Stage) -> Any:
     return [found.raw, sorted(each.raw for each in found.tasks_output), found.token_usage.successful_requests]
 
 
-@scene(once=["charge"], finished=recorded_tools, answer=in_doubt)
+@scene(once=["charge"])
 def hierarchy(stage: Stage) -> Any:
     """A manager that delegates to a coworker, who has a one-shot tool."""
     tools = tools_of(stage)
@@ -196,11 +237,7 @@ class Bill(BaseModel):
     total: int
 
 
-def without_callbacks(stage: Stage) -> list[str]:
-    return recorded_tools(stage)
-
-
-@scene(once=["charge"], finished=without_callbacks, answer=in_doubt)
+@scene(once=["charge"])
 def guarded(stage: Stage) -> Any:
     """Guardrail, output_pydantic, callbacks before, between and after: each is done once."""
     tools = tools_of(stage)
@@ -244,7 +281,7 @@ def guarded(stage: Stage) -> Any:
     return [found.raw, found.pydantic.total, found.tasks_output[0].pydantic.total, crew.task_callback is note]
 
 
-@scene(once=["charge"], at_once=2, finished=recorded_tools, answer=in_doubt)
+@scene(once=["charge"], at_once=2)
 def each(stage: Stage) -> Any:
     """The same crew for each of two inputs, in one run."""
     tools = tools_of(stage)
@@ -252,10 +289,14 @@ def each(stage: Stage) -> Any:
     def clerk(messages: list[dict[str, Any]], receipt: str) -> Any:
         said = text(messages)
         topic = "price" if "price" in said else "tax"
-        return f"{topic} known" if outputs(messages) else call(("look_up", {"topic": topic}), receipt=receipt)
+        return f"{topic} known" if outputs(messages) else look(topic, receipt=receipt)
 
     agent = Agent(
-        role="clerk", goal="find", backstory="finds", llm=llm_of(stage, "clerk", clerk), tools=[tools["look_up"]]
+        role="clerk",
+        goal="find",
+        backstory="finds",
+        llm=llm_of(stage, "clerk", clerk),
+        tools=[tools["price"], tools["tax"]],
     )
     crew = Crew(agents=[agent], tasks=[Task(description="Find the {topic}.", expected_output="it", agent=agent)])
     with durable(crew, run_id=stage.run_id, store=stage.url, max_delivery_attempts=20) as runs:
@@ -266,7 +307,7 @@ def each(stage: Stage) -> Any:
     return [result.raw for result in results]
 
 
-@scene(finished=recorded_tools, answer=lambda stage, question: next_answer(stage, question))
+@scene(answer=lambda stage, question: next_answer(stage, question))
 def reviewed(stage: Stage) -> Any:
     """A person rejects the first result and approves the second; the process ends at each question."""
 
@@ -284,7 +325,7 @@ def next_answer(stage: Stage, question: dict[str, Any]) -> dict[str, Any]:
     return {"outcome": "approved"}
 
 
-@scene(once=["charge", "mail"], at_once=3, finished=recorded_tools, answer=in_doubt)
+@scene(once=["charge", "mail"], at_once=3)
 def journey(stage: Stage) -> Any:
     """A flow with a router, a loop, a crew inside, and two branches that join."""
     os.environ["CREWAI_STORAGE_DIR"] = str(stage.folder / "crewai")
@@ -353,8 +394,6 @@ def answered(stage: Stage, question: dict[str, Any]) -> dict[str, Any]:
 
 def written(stage: Stage) -> list[str]:
     """The journal names the method; the story counts its rounds."""
-    from stepfast.testing.scenes import recorded
-
     rounds = recorded(stage).count("write")
     return [f"write_{number}" for number in range(1, rounds + 1)]
 
@@ -387,3 +426,48 @@ def asked(stage: Stage) -> Any:
 
     with durable(Review(), run_id=stage.run_id, store=stage.url, max_delivery_attempts=20) as runs:
         return runs.kickoff()
+
+
+# --- delivered to a worker -----------------------------------------------------------------------------
+
+
+def sent(stage: Stage, client: Stepfast) -> str:
+    """Send the order; the same in each life."""
+    intent = {"intent_type": "order.v1", "to_agent": f"agent://{stage.run_id}", "max_delivery_attempts": 20}
+    return client.send_intent({**intent, "payload": {"thing": "a lamp"}}, idempotency_key=stage.run_id)
+
+
+def delivered_calls(stage: Stage) -> list[str]:
+    with Stepfast(stage.url) as client:
+        intent_id = sent(stage, client)
+    return recorded(replace(stage, run_id=intent_id))
+
+
+@scene(once=["charge"], at_once=2, finished=delivered_calls)
+def delivered(stage: Stage) -> Any:
+    """A crew as a worker of an address: the process that is killed is the worker's."""
+    os.environ["CREWAI_STORAGE_DIR"] = str(stage.folder / "crewai")
+    tools = tools_of(stage)
+
+    def clerk(messages: list[dict[str, Any]], receipt: str) -> Any:
+        seen = outputs(messages)
+        if not seen:
+            return look("price", "tax", receipt=receipt)
+        return "ordered" if "charge done" in seen else call(("charge", {"amount": 42}), receipt=receipt)
+
+    def crew(payload: Any) -> Crew:
+        llm = llm_of(stage, "clerk", clerk)
+        chosen = [tools[name] for name in ("price", "tax", "charge")]
+        agent = Agent(role="clerk", goal="order", backstory="orders", llm=llm, tools=chosen)
+        return Crew(agents=[agent], tasks=[Task(description="Order {thing}.", expected_output="an order", agent=agent)])
+
+    with Stepfast(stage.url) as client:
+        intent_id = sent(stage, client)
+        worker = crew_worker(client, f"agent://{stage.run_id}", crew)
+        worker.start()
+        for event in client.observe(intent_id):
+            if event["status"] == "WAITING":  # a person, meanwhile
+                for question in client.decisions(intent_id):
+                    client.answer(intent_id, key=question["key"], **approved_or_by_effect(stage, question))
+        worker.stop()
+        return client.get_intent(intent_id)["result"]
