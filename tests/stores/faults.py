@@ -83,6 +83,7 @@ class Proxy:
                 server.connect(self._target)
             except OSError:
                 client.close()
+                server.close()
                 continue
             pair = (client, server)
             with self._lock:

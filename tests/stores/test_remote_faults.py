@@ -28,6 +28,7 @@ from stepfast.ops import (
     NewIntent,
     ReadJournal,
 )
+from stepfast.stores import remote_session
 from stepfast.stores.base import Store
 from stepfast.stores.remote import RemoteStore
 from stepfast.stores.sqlite import SqliteStore
@@ -179,6 +180,53 @@ def test_a_process_whose_stream_breaks_keeps_its_leases(store: RemoteStore, bott
     time.sleep(1.0)  # more than the server waits for the stream to be back
     assert store.execute([record_op(opened, step(1))]) == [None]
     assert bottom.one(GetIntent(intent_id=opened.intent.intent_id), tenant="alone").lost == 0
+
+
+class Pauses(threading.Event):
+    """Notes how long the stream's thread would wait before it dials again, and lets it wait for a moment only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.seconds.append(timeout)
+        return super().wait(0.001)
+
+
+def test_a_stream_that_was_open_is_dialled_again_at_once_even_after_a_long_outage(bottom: Store) -> None:
+    first = Served(bottom)
+    proxy = Proxy(("127.0.0.1", first.port))
+    with RemoteStore(f"http://127.0.0.1:{proxy.port}", api_key=KEY) as store:
+        pauses = store._presence._closed = Pauses()
+        opened = open_run(store)
+        first.stop(abruptly=True)
+        wait_until(lambda: max(pauses.seconds, default=0) == remote_session._LONGEST_PAUSE, "it does not dial")
+        back = Served(bottom, first.port)
+        wait_until(lambda: store._presence.is_open, "it did not come back")
+        pauses.seconds.clear()
+        proxy.drop()
+        wait_until(lambda: bool(pauses.seconds) and store._presence.is_open, "it did not come back")
+        assert pauses.seconds[0] == remote_session._FIRST_PAUSE, "the server hands on what it holds after 0.3 s"
+        assert store.execute([record_op(opened, step(1))]) == [None]
+    proxy.close()
+    back.stop()
+
+
+def test_a_request_that_was_sent_before_the_stream_was_open_does_not_cut_it(store: RemoteStore) -> None:
+    presence = store._presence
+    before = presence.stream
+    assert before == 0
+    with store.watch("agent:somebody") as watch:
+        wait_until(lambda: presence.stream > 0, "no stream was opened")
+        opened = presence.stream
+        presence.told(["agent:somebody"], False, before)  # the answer to a request that overtook the stream
+        assert watch.wait(20), "the stream's beginning woke the watch, which asks again"
+        store.one(ListIntents())
+        assert presence.stream == opened, "a stream that is hung up looks to the server like a process that died"
+        presence.told(["agent:somebody"], False, opened)
+        wait_until(lambda: presence.stream > opened, "a stream at another server is opened anew")
 
 
 def test_a_closed_store_hands_on_what_it_still_holds(served: Served, bottom: Store) -> None:

@@ -214,7 +214,7 @@ class RemoteStore(Store):
             self._ask([], writes=False)
 
     def _ask(self, batches: list[Sequence[Op[Any]]], *, writes: bool) -> list[list[Any] | StepfastError]:
-        topics = self._presence.topics_to_tell()
+        stream, topics = self._presence.stream, self._presence.topics_to_tell()
         try:
             body = wire.encode_request(batches, self._session, topics)
         except (UnicodeEncodeError, OverflowError):
@@ -228,7 +228,7 @@ class RemoteStore(Store):
         except ValueError as error:
             raise OutcomeUnknown(f"{self.url} gave an answer that cannot be read: {error}.") from None
         if topics is not None:
-            self._presence.told(topics, heard)
+            self._presence.told(topics, heard, stream)
         return outcomes
 
     def _ask_one_by_one(self, batches: list[Sequence[Op[Any]]], *, writes: bool) -> list[list[Any] | StepfastError]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import msgspec
 
@@ -33,6 +32,7 @@ class Presence:
         self._thread: threading.Thread | None = None
         self._connection: Connection | None = None
         self._greeted = threading.Event()
+        self._greetings = 0
         self._closed = threading.Event()
         self._known: frozenset[str] = frozenset()
 
@@ -40,6 +40,11 @@ class Presence:
     def is_open(self) -> bool:
         """Whether a lease that is taken now is tied to this stream."""
         return bool(self._owner) and self._greeted.is_set()
+
+    @property
+    def stream(self) -> int:
+        """The number of the stream that is open now, or 0."""
+        return self._greetings if self._greeted.is_set() else 0
 
     @property
     def is_dirty(self) -> bool:
@@ -62,11 +67,16 @@ class Presence:
         """What the next request has to say about topics; None if the server knows already."""
         return sorted(self._signals.topics) if self.is_dirty else None
 
-    def told(self, topics: list[str], heard: bool) -> None:
+    def told(self, topics: list[str], heard: bool, stream: int) -> None:
+        """Note whether the server knows the topics of a request that was sent while ``stream`` was open.
+
+        Where no stream was open yet, the next one wakes every watch when it is: they ask again by themselves. To hang up
+        then would make the server believe that this process is gone.
+        """
         if heard:
             self._known = frozenset(topics)
-        else:
-            self._reopen()  # the request went to another server than the stream, or the stream is not there yet
+        elif stream and stream == self.stream:
+            self._reopen()  # the request went to another server than the stream
 
     def close(self) -> None:
         self._closed.set()
@@ -90,17 +100,18 @@ class Presence:
         head = self._endpoint.head("POST", wire.SESSION_PATH, wire.CONTENT_TYPE)
         pause = _FIRST_PAUSE
         while not self._closed.is_set():
-            began = time.monotonic()
             try:
                 self._listen(head)
             except (Broken, OSError, ValueError):
                 pass  # as good as a polite end: come back
             finally:
+                greeted = self._greeted.is_set()
                 self._greeted.clear()
                 self._known = frozenset()
             if self._closed.is_set():
                 return
-            pause = _FIRST_PAUSE if time.monotonic() - began > _LONGEST_PAUSE else min(pause * 2, _LONGEST_PAUSE)
+            # A stream that was open is missed at once: the server hands on what its process held after a moment.
+            pause = _FIRST_PAUSE if greeted else min(pause * 2, _LONGEST_PAUSE)
             self._closed.wait(pause)
 
     def _listen(self, head: bytes) -> None:
@@ -121,6 +132,7 @@ class Presence:
                     woken = _lines.decode(line)
                     if not self._greeted.is_set():
                         self._known = topics
+                        self._greetings += 1
                         self._greeted.set()
                         self._signals.wake_all()  # what changed while we were away was not told
                     for topic in woken:
