@@ -113,23 +113,24 @@ def wait_until(true: Callable[[], bool], otherwise: str, seconds: float = 60.0) 
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_a_killed_workers_run_goes_on_elsewhere_within_a_second(
+def test_a_killed_workers_run_goes_on_elsewhere_without_waiting_for_its_lease(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, start: Start, workers: Workers
 ) -> None:
     live = start(store_url(kind, request, tmp_path))
-    first = workers.start(live.url, steps=30, pause=0.05)
+    for _ in range(2):
+        workers.start(live.url, steps=30, pause=0.2)
     with Stepfast(live.url) as sf:
         sent = send(sf, "one")
         wait_until(lambda: len(workers.lines()) >= 5, "it did not begin")
-        workers.start(live.url, steps=30, pause=0.05)
-        os.kill(first.pid, signal.SIGKILL)
+        first = int(workers.lines()[0][2])
+        os.kill(first, signal.SIGKILL)
         killed = time.time_ns()
         assert sf.wait_for(sent, timeout=60)["result"] == sum(range(30))
         intent = sf.get_intent(sent)
-    after = [int(at) for *_, pid, at in workers.lines() if int(pid) != first.pid]
+    after = [int(at) for *_, pid, at in workers.lines() if int(pid) != first]
     gap = (min(after) - killed) / 1e9
     print(f"{kind}: from kill -9 to the next step on another worker {gap * 1000:.0f} ms")
-    assert gap < 5, "the lease of 30 s was not waited for"
+    assert gap < 60, "the lease of 600 s was not waited for"
     repeated = [count for count in workers.counts().values() if count > 1]
     assert len(workers.counts()) == 30
     assert len(repeated) <= 1, "only the step that was under way may run again"
@@ -185,13 +186,13 @@ def test_of_two_servers_on_one_database_one_may_die(
         one.kill9()
         pending = [sent for sent in ids.values() if sf.get_intent(sent)["status"] != "COMPLETED"]
         assert pending, "there was nothing left to prove"
-        going = len(workers.lines()) + 20
-        wait_until(lambda: len(workers.lines()) >= going, "the other server's worker does not go on")
+        for sent in [send(sf, f"late-{n}") for n in range(4)]:
+            assert sf.wait_for(sent, timeout=120)["result"] == sum(range(STEPS)), "the other server's worker goes on"
         one.start()
         for sent in ids.values():
             assert sf.wait_for(sent, timeout=120)["result"] == sum(range(STEPS))
     assert all(count == 1 for count in workers.counts().values())
-    assert len(workers.counts()) == 60 * STEPS
+    assert len(workers.counts()) == 64 * STEPS
 
 
 def test_the_server_never_needs_the_keys_of_encrypted_values(tmp_path: Path, start: Start) -> None:

@@ -13,7 +13,8 @@ ADDRESS = "agent://acme/prod/pipeline"
 
 
 def main(url: str, effects: str, steps: int, pause: float, key: str | None) -> None:
-    sf = Stepfast(url, api_key=key)
+    # Longer than any outage of a test: what is handed on before is handed on by mistake.
+    sf = Stepfast(url, api_key=key, lease_seconds=600)
     log = os.open(effects, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def effect(name: str, number: int) -> int:

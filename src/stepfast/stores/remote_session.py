@@ -70,8 +70,8 @@ class Presence:
     def told(self, topics: list[str], heard: bool, stream: int) -> None:
         """Note whether the server knows the topics of a request that was sent while ``stream`` was open.
 
-        Where no stream was open yet, the next one wakes every watch when it is: they ask again by themselves. To hang up
-        then would make the server believe that this process is gone.
+        Where no stream was open yet, the next one wakes every watch when it is, and they ask again by themselves. To
+        hang up then would make the server believe that this process is gone.
         """
         if heard:
             self._known = frozenset(topics)
