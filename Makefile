@@ -75,8 +75,8 @@ floors: $(FLOORS) ## Run each adapter's tests with the oldest versions of its fr
 	@$(all_of) $(foreach name,$(FLOORED),$(call tested,$(name),floor)) $(verdict)
 
 # $(1): an adapter, $(2): one of its environments.
-tested = run $(call venv,$(1),$(2))/bin/python $(PYTEST) $(SAMPLE) -n $(JOBS) $(ARGS) \
-    $(if $(filter test floor,$(2)),adapters/$(1)/tests $(addprefix --ignore adapters/$(1)/tests/,$(call further,$(1))),adapters/$(1)/tests/$(2));
+tests = $(if $(filter test floor,$(2)),adapters/$(1)/tests $(addprefix --ignore adapters/$(1)/tests/,$(call further,$(1))),adapters/$(1)/tests/$(2))
+tested = run $(call venv,$(1),$(2))/bin/python $(PYTEST) $(SAMPLE) -n $(JOBS) $(ARGS) $(call tests,$(1),$(2));
 # Of some tests only, such as -k, a run may have none: exit code 5. All of them, or one of the whole, is a mistake.
 SOME = $(ARGS)
 all_of = ran=; failed=; run() { \
@@ -86,7 +86,8 @@ verdict = [ -z "$$failed" ] && [ -n "$$ran" ]
 chaos: SOME = chaos
 chaos: .venv/.test $(NEWEST) ## Run the long, randomised kill experiments
 	@$(all_of) run $(PY) $(CHAOS) $(ARGS); \
-	$(foreach name,$(ADAPTERS),run $(call venv,$(name),test)/bin/python $(CHAOS) adapters/$(name)/tests $(ARGS);) $(verdict)
+	$(foreach name,$(ADAPTERS),$(foreach place,test $(call further,$(name)),\
+	    run $(call venv,$(name),$(place))/bin/python $(CHAOS) $(call tests,$(name),$(place)) $(ARGS);)) $(verdict)
 
 bench: .venv-bench/.bench ## Run the benchmarks, in an environment of their own
 	$(BENCH_PY) -m tests.bench.run $(ARGS)

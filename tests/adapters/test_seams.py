@@ -119,6 +119,22 @@ def test_a_method_that_a_subclass_overrides_is_seen_once() -> None:
     assert len(seen) == 3
 
 
+def test_a_nested_seam_sees_calls_that_the_wrapped_one_makes_of_the_same_object() -> None:
+    class Agent:
+        def reply(self, depth: int) -> int:
+            return depth if depth == 3 else self.reply(depth + 1)
+
+    for nested, calls in ((False, 1), (True, 4)):
+        install(PACKAGE, VERSIONS, [Seam(Agent, "reply", within(place.here, note, nested=nested))])
+        seen: list[str] = []
+        try:
+            with place.standing(seen):
+                assert Agent().reply(0) == 3
+        finally:
+            uninstall(PACKAGE)
+        assert len(seen) == calls
+
+
 def test_uninstalling_puts_everything_back() -> None:
     before = {name: vars(Model).get(name) for name in ("call", "fixed", "__init_subclass__")}
     install(PACKAGE, VERSIONS, [seam for seam in SEAMS if seam.owner is Model])

@@ -1,4 +1,4 @@
-"""Keys of calls, the context object, and marks of replayed items."""
+"""Keys of calls, calls under way, the context object, and marks of replayed items."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from stepfast import Codec
-from stepfast.adapters import ContextKeeper, Occurrences, Ordinals, mark_replayed, replayed
+from stepfast import Codec, Stepfast
+from stepfast.adapters import Attempt, ContextKeeper, Occurrences, Ordinals, mark_replayed, replayed
 
 
 def test_ordinals_count_each_kind() -> None:
@@ -32,6 +32,25 @@ def test_occurrences_are_the_same_in_any_order_of_threads() -> None:
     assert len(found) == 40
     assert {"tool:search.a", "tool:search.a.20", "tool:search.b.2"} <= found
     assert Occurrences().key("tool", "x") == "tool:x"
+
+
+def test_an_attempt_is_settled_when_no_call_is_under_way() -> None:
+    with Stepfast("sqlite:///:memory:") as sf, sf.run("r") as run:
+        attempt = Attempt(run)
+        assert attempt.settled(timeout=0)
+        leave = threading.Event()
+
+        def call() -> None:
+            with attempt.flying():
+                leave.wait()
+
+        with attempt.flying(), ThreadPoolExecutor(1) as pool:
+            assert not attempt.settled(timeout=0)
+            other = pool.submit(call)
+            leave.set()
+            other.result()
+            assert not attempt.settled(timeout=0)
+        assert attempt.settled()
 
 
 @dataclass

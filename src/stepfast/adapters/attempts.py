@@ -48,6 +48,8 @@ class Attempt:
         self.keeper: ContextKeeper | None = ContextKeeper(run.codec)
         self.meter = Meter(self.settings.prices)
         self._lock = threading.Lock()
+        self._under_way = 0
+        self._landed = threading.Condition()
 
     def check(self) -> None:
         """Raise `Stopped` once the run has stopped; called at every boundary."""
@@ -73,6 +75,27 @@ class Attempt:
         except (StepfastError, Suspension) as error:
             self.stop(error)
             raise Stopped from error
+
+    @contextmanager
+    def flying(self) -> Iterator[None]:
+        """Mark a call as under way for the length of a ``with`` block; see `settled`."""
+        with self._landed:
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            with self._landed:
+                self._under_way -= 1
+                self._landed.notify_all()
+
+    def settled(self, timeout: float | None = None) -> bool:
+        """Wait until no call is under way; whether that is so.
+
+        For frameworks that call from several threads or tasks: where one has stopped the run, the others go on for a
+        moment, and the outcome of their calls can only be recorded before the run is closed.
+        """
+        with self._landed:
+            return self._landed.wait_for(lambda: self._under_way == 0, timeout)
 
     def reporting(self, agent: str, doing: str, step: int | None = None) -> Flow[None]:
         """Return the flow that shows agent, turn and activity to those who look at the run from outside."""

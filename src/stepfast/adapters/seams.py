@@ -165,13 +165,14 @@ def _watch(owner: type, name: str, wrap: Wrap) -> _Patch:
 _inside: ContextVar[frozenset[tuple[int, str]]] = ContextVar("stepfast_seams", default=frozenset())
 
 
-def within(here: Callable[[], Any], around: Callable[..., Any]) -> Wrap:
+def within(here: Callable[[], Any], around: Callable[..., Any], *, nested: bool = False) -> Wrap:
     """Return a ``wrap`` for a seam that calls ``around(place, original, *args, **kwargs)`` inside of a durable run.
 
     ``here`` returns the place that the caller stands in (`Standing.here`); where it is None the original is called as
     if there were no seam. So it is for a call that the wrapped one makes of the same method of the same object, as by
     ``super()``. ``around`` is awaited where the original is a coroutine function, iterated where it is an async
-    generator function, and called where it is neither.
+    generator function, and called where it is neither. ``nested``: such inner calls are the adapter's, too, where
+    agents call each other in circles; ``around`` then stands elsewhere, or nowhere, while it calls the original.
     """
 
     def wrap(original: Any) -> Any:
@@ -180,7 +181,7 @@ def within(here: Callable[[], Any], around: Callable[..., Any]) -> Wrap:
         def enter(args: tuple[Any, ...]) -> tuple[Any, Any]:
             call = (id(args[0]) if args else 0, name)
             inside = _inside.get()
-            place = here() if call not in inside else None
+            place = here() if nested or call not in inside else None
             return place, None if place is None else _inside.set(inside | {call})
 
         if inspect.isasyncgenfunction(original):

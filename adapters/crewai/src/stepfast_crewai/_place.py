@@ -7,7 +7,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import Any
 
 from stepfast import AsyncRun, Run, Scope
@@ -25,8 +24,7 @@ class CrewAttempt(Attempt):
     """One pass of CrewAI over a run.
 
     CrewAI lets BaseExceptions pass wherever it calls a model or a tool, so a run stops at once. Its threads go on for
-    a moment: `settled` waits for the calls that are under way, because their outcome can only be recorded before the
-    run is closed.
+    a moment: `settled` waits for the calls that are under way.
     """
 
     def __init__(
@@ -46,20 +44,6 @@ class CrewAttempt(Attempt):
                 self.models.setdefault(step.scope, []).append(step)
         self.threaded = False  # CrewAI works in a thread of its own, and this one iterates over a stream
         self.counting = threading.Lock()
-        self._flying = 0
-        self._landed = threading.Condition()
-
-    @contextmanager
-    def flying(self) -> Iterator[None]:
-        """Mark a call as under way for the length of a ``with`` block."""
-        with self._landed:
-            self._flying += 1
-        try:
-            yield
-        finally:
-            with self._landed:
-                self._flying -= 1
-                self._landed.notify_all()
 
     def reporting(self, agent: str, doing: str, step: int | None = None) -> Flow[None]:
         """Show the task and the agent with each call; the step is the number of the task."""
@@ -68,11 +52,6 @@ class CrewAttempt(Attempt):
             return super().reporting(agent, doing, step)
         shown = ", ".join(word for word in (place.task, doing) if word)
         return super().reporting(agent or place.agent, shown, place.number)
-
-    def settled(self, timeout: float | None = None) -> bool:
-        """Wait until no call is under way; whether that is so."""
-        with self._landed:
-            return self._landed.wait_for(lambda: self._flying == 0, timeout)
 
 
 class Counted(Occurrences):
