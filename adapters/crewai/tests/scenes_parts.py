@@ -1,18 +1,23 @@
 """Scenes for the crash matrix: memory, knowledge, planning, MCP and streams."""
 
 import math
+import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from crewai import Agent, Crew, Task
+from crewai.flow.flow import Flow, listen, start
+from crewai.flow.persistence import persist
 from crewai.memory.types import MemoryRecord, ScopeInfo
 from crewai.memory.unified_memory import Memory
 
 from adapters.crewai.tests.kit import call, outputs, text
 from adapters.crewai.tests.scenes import in_doubt, kickoff, llm_of, recorded_tools, tools_of
+from stepfast.adapters import close_shared
 from stepfast.testing import Stage, scene
+from stepfast_crewai import StepfastFlowPersistence, durable
 
 
 def embed(texts: list[str]) -> list[list[float]]:
@@ -100,3 +105,34 @@ def remembered(stage: Stage) -> Any:
     ]
     found = kickoff(stage, Crew(agents=[agent], tasks=tasks, memory=memory))
     return [found.raw, sorted(record.content for record in memory.list_records())]
+
+
+@scene(finished=recorded_tools)
+def persisted(stage: Stage) -> Any:
+    """A flow with @persist on the store of the run: its state is there when the flow has ended."""
+    os.environ["CREWAI_STORAGE_DIR"] = str(stage.folder / "crewai")
+    kept = StepfastFlowPersistence(stage.url)
+
+    @persist(kept)
+    class Adding(Flow):  # type: ignore[type-arg]
+        _skip_auto_memory: bool = True
+        suppress_flow_events: bool = True
+
+        @start()
+        def first(self) -> int:
+            stage.effect("first")
+            self.state["total"] = 1
+            return 1
+
+        @listen(first)
+        def second(self, before: int) -> int:
+            stage.effect("second")
+            self.state["total"] += before
+            return int(self.state["total"])
+
+    flow = Adding()
+    with durable(flow, run_id=stage.run_id, store=stage.url, max_delivery_attempts=20) as runs:
+        total = runs.kickoff()
+    state = kept.load_state(flow.state["id"])
+    close_shared()
+    return [total, state and state["total"]]

@@ -24,9 +24,19 @@ from stepfast.adapters import (
 from ._runs import Options
 from .crew import DurableCrew
 from .flow import DurableFlow
+from .persistence import StepfastFlowPersistence
 from .worker import crew_worker
 
-__all__ = ["DurableCrew", "DurableFlow", "composite", "crew_worker", "durable", "idempotent", "once"]
+__all__ = [
+    "DurableCrew",
+    "DurableFlow",
+    "StepfastFlowPersistence",
+    "composite",
+    "crew_worker",
+    "durable",
+    "idempotent",
+    "once",
+]
 
 
 class Words(TypedDict, total=False):
