@@ -33,7 +33,7 @@ FORKING := tests/crash tests/seeded tests/testing
 PYTEST := -m pytest -p tests.sampling --dist loadgroup
 # "make test" runs a sample of the tests, "make test-all" the rest (tests/sampling.py); arguments choose by themselves.
 SAMPLE = $(if $(ARGS),,--sample)
-CHAOS := -m pytest -m chaos --timeout 3600
+CHAOS := -m pytest -p tests.sampling -m chaos --timeout 3600
 LOCK := $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
     --no-header --no-emit-index-url --no-strip-extras
 PIP_INSTALL := -m pip install --no-compile --quiet --disable-pip-version-check --no-input
