@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ WAITING = {"stepfast": "the run waits"}
 Play = Callable[["Stage"], Any]
 Finished = Callable[["Stage"], Iterable[str]]
 Answer = Callable[["Stage", dict[str, Any]], Mapping[str, Any]]
+Runs = Callable[["Stage"], Iterable[str]]
 
 
 @dataclass(frozen=True)
@@ -121,26 +122,35 @@ class Scene:
     at_once: int
     finished: Finished
     answer: Answer
+    runs: Runs
 
     @property
     def name(self) -> str:
         return self.play.__name__
 
 
-def recorded(stage: Stage) -> list[str]:
-    """The calls that the run's journal holds as finished, by the names of its steps (``model:`` before a model's)."""
+def recorded(stage: Stage, *runs: str) -> list[str]:
+    """The calls that journals hold as finished, by the names of their steps (``model:`` before a model's).
+
+    Those of the named runs, or of the scene's own.
+    """
     from stepfast import NotFound, Stepfast
 
+    steps: list[dict[str, Any]] = []
     with Stepfast(stage.url) as sf:
-        try:
-            steps = sf.steps(stage.run_id)
-        except NotFound:
-            return []
+        for run_id in runs or (stage.run_id,):
+            with suppress(NotFound):
+                steps += sf.steps(run_id)
     return [
         f"model:{step['name']}" if step["kind"] == "model" else step["name"]
         for step in steps
         if step["status"] == "FINISHED" and not step["voided"]
     ]
+
+
+def own_run(stage: Stage) -> list[str]:
+    """The one run that most scenes drive."""
+    return [stage.run_id]
 
 
 def approved_or_by_effect(stage: Stage, question: dict[str, Any]) -> dict[str, Any]:
@@ -157,8 +167,9 @@ def scene(
     *,
     once: Sequence[str] = (),
     at_once: int = 1,
-    finished: Finished = recorded,
+    finished: Finished | None = None,
     answer: Answer = approved_or_by_effect,
+    runs: Runs = own_run,
 ) -> Callable[[Play], Scene]:
     """Make a module-level function a scene for ``crash_matrix``.
 
@@ -166,11 +177,15 @@ def scene(
     moment: so many may be made again after a kill, and only such as were not finished.
 
     ``finished(stage)`` is called in a process of its own after each kill; it returns the names of the calls that the
-    store shows as finished, a name as often as there are such calls. ``answer(stage, question)`` returns the answer to
-    a decision that the run waits for: ``outcome`` and, if need be, ``value``.
+    store shows as finished, a name as often as there are such calls; by default, those that `recorded` finds.
+    ``answer(stage, question)`` returns the answer to a decision that the run waits for: ``outcome`` and, if need be,
+    ``value``. ``runs(stage)`` names the runs of a scene that drives several, such as the turns of a conversation.
     """
 
+    def in_the_journals(stage: Stage) -> list[str]:
+        return recorded(stage, *runs(stage))
+
     def decorate(play: Play) -> Scene:
-        return Scene(play, frozenset(once), at_once, finished, answer)
+        return Scene(play, frozenset(once), at_once, finished or in_the_journals, answer, runs)
 
     return decorate

@@ -160,16 +160,19 @@ class Trial:
 
     def answer(self) -> list[Any]:
         """Answer all that the run waits for, as a person would who knows what has happened."""
-        stage, rule = self.stage, self.matrix.scene.answer
+        stage, rule, runs = self.stage, self.matrix.scene.answer, self.matrix.scene.runs
 
         def body(note: Note) -> None:
-            asked: list[dict[str, Any]] = []
+            keys: list[str] = []
             with Stepfast(stage.url) as sf:
-                with contextlib.suppress(NotFound):
-                    asked = sf.decisions(stage.run_id)
-                for question in asked:
-                    sf.answer(stage.run_id, key=question["key"], actor="matrix", **rule(stage, question))
-            note([question["key"] for question in asked])
+                for run_id in runs(stage):
+                    asked: list[dict[str, Any]] = []
+                    with contextlib.suppress(NotFound):
+                        asked = sf.decisions(run_id)
+                    for question in asked:
+                        sf.answer(run_id, key=question["key"], actor="matrix", **rule(stage, question))
+                        keys.append(question["key"])
+            note(keys)
 
         keys = list(self.settled(Child(body)).notes[-1])
         if not keys:
