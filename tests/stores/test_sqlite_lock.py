@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -36,3 +38,27 @@ def test_a_child_does_not_keep_the_lock_of_a_parent_that_was_killed_amid_a_commi
         os.kill(child, signal.SIGKILL)
         os.close(told)
         os.close(tell)
+
+
+def test_a_store_that_is_collected_inside_a_transaction_of_another_does_not_wait_for_its_lock(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with SqliteStore(path) as other:
+        collected = SqliteStore(path)
+        lock = collected._lock
+        assert lock is not None
+
+        def transaction() -> None:
+            nonlocal collected
+            other._hold()
+            try:
+                del collected
+                gc.collect()
+            finally:
+                other._let_go()
+
+        thread = threading.Thread(target=transaction, daemon=True)
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive(), "the transaction waits for itself"
+        assert lock._fd >= 0, "its files are closed under the lock only"
+    assert lock._fd < 0, "they are closed with the next store"

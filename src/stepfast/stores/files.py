@@ -20,6 +20,9 @@ if sys.platform == "win32":
             except OSError:
                 continue
 
+    def _try_lock(fd: int) -> None:
+        msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+
     def _unlock(fd: int) -> None:
         os.lseek(fd, 0, os.SEEK_SET)
         msvcrt.locking(fd, msvcrt.LK_UNLCK, 1)
@@ -28,6 +31,9 @@ else:
 
     def _lock(fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX)
+
+    def _try_lock(fd: int) -> None:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def _unlock(fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_UN)
@@ -109,6 +115,14 @@ class WriterLock:
             _lock(self._fd)
         except OSError as error:
             raise StoreUnavailable(f"{self.path} cannot be locked: {error.strerror}; nothing was written.") from error
+
+    def try_acquire(self) -> bool:
+        """Take the lock if it is free now."""
+        try:
+            _try_lock(self._fd)
+        except OSError:
+            return False
+        return True
 
     def release(self) -> None:
         _unlock(self._fd)

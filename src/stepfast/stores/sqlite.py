@@ -99,7 +99,7 @@ class SqliteStore(Store):
                 self._lock.close()
             raise
         self._let_go()
-        self._finalizer = weakref.finalize(self, _close_files, self._writer, self._readers, self._lock, self._pid)
+        self._finalizer = weakref.finalize(self, _abandon, self._writer, self._readers, self._lock, self._pid)
 
     def _connect(self) -> sqlite3.Connection:
         try:
@@ -219,7 +219,11 @@ class SqliteStore(Store):
             self._reading.shutdown()
         if self._poller is not None:
             self._poller.join()
-        self._finalizer()
+        self._finalizer.detach()
+        if self._lock is not None:
+            self._lock.acquire()
+        _close_files(self._writer, self._readers, self._lock)
+        _close_abandoned()
 
     def _reopen_after_fork(self) -> None:
         """A child must not touch its parent's connections: it leaves them alone and opens its own."""
@@ -399,7 +403,7 @@ class SqliteStore(Store):
         with suppress(sqlite3.Error):
             self._writer.close()
         self._writer = self._connect()
-        self._finalizer = weakref.finalize(self, _close_files, self._writer, self._readers, self._lock, self._pid)
+        self._finalizer = weakref.finalize(self, _abandon, self._writer, self._readers, self._lock, self._pid)
         try:
             busy = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         except sqlite3.Error as error:
@@ -436,14 +440,36 @@ class SqliteStore(Store):
 _LEFT_TO_PARENT: list[Any] = []
 
 
-def _close_files(
-    writer: sqlite3.Connection, readers: deque[sqlite3.Connection], lock: WriterLock | None, pid: int
-) -> None:
-    """The last connection to close checkpoints, so that too happens under the lock."""
-    if pid != os.getpid():
-        return
-    if lock is not None:
-        lock.acquire()
+# Files of stores that were collected without having been closed, while the lock on them was held.
+_ABANDONED: deque[tuple[sqlite3.Connection, deque[sqlite3.Connection], WriterLock | None, int]] = deque()
+
+
+def _abandon(writer: sqlite3.Connection, readers: deque[sqlite3.Connection], lock: WriterLock | None, pid: int) -> None:
+    """Close the files of a collected store, or leave them to the next store of this process that is closed.
+
+    A collection may run in the middle of another store's transaction, in the thread that holds the lock: to wait for
+    the lock there would be to wait for ever.
+    """
+    _ABANDONED.append((writer, readers, lock, pid))
+    _close_abandoned()
+
+
+def _close_abandoned() -> None:
+    for _ in range(len(_ABANDONED)):
+        try:
+            writer, readers, lock, pid = left = _ABANDONED.popleft()
+        except IndexError:  # another thread took it
+            return
+        if pid != os.getpid():
+            _LEFT_TO_PARENT.append(left)
+        elif lock is None or lock.try_acquire():
+            _close_files(writer, readers, lock)
+        else:
+            _ABANDONED.append(left)
+
+
+def _close_files(writer: sqlite3.Connection, readers: deque[sqlite3.Connection], lock: WriterLock | None) -> None:
+    """Close connections and release the lock. The last one to close checkpoints, which must happen under the lock."""
     try:
         while readers:
             readers.pop().close()
