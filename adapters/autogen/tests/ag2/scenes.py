@@ -11,6 +11,7 @@ from ag2.middleware import approval_required
 from pydantic import BaseModel
 
 from adapters.autogen.tests.ag2.kit import Scripted, asked, call, calls, outputs, say, wire
+from stepfast import AsyncStepfast, Stepfast
 from stepfast.testing import Stage, scene
 from stepfast.testing.scenes import approved_or_by_effect
 from stepfast_autogen.ag2 import DurableAgent, durable, idempotency_key, idempotent, once
@@ -188,6 +189,54 @@ def people(stage: Stage) -> Any:
             return [reply.body, wire(list(await reply.history.get_events()))]
 
     return asyncio.run(play())
+
+
+def sent(stage: Stage, sf: Stepfast) -> str:
+    """Send an order; the same in each life."""
+    intent = {"intent_type": "order.v1", "to_agent": f"agent://{stage.run_id}", "max_delivery_attempts": 20}
+    return sf.send_intent({**intent, "payload": "Charge and weigh"}, idempotency_key=stage.run_id)
+
+
+def deliveries(stage: Stage) -> list[str]:
+    with Stepfast(stage.url) as sf:
+        return [sent(stage, sf)]
+
+
+@scene(once=["charge"], at_once=2, runs=deliveries)
+def delivered(stage: Stage) -> Any:
+    """An agent as a worker of an address: the process that is killed is the worker's."""
+
+    @once
+    @tool(middleware=[approval_required()])
+    async def charge(amount: int) -> str:
+        return effect(stage, "charge")
+
+    @idempotent
+    @tool
+    def weigh() -> str:
+        return effect(stage, "weigh")
+
+    def script(messages: list[Any]) -> Any:
+        done = outputs(messages)
+        return say("; ".join(done)) if done else calls(call("charge", amount=1), call("weigh"))
+
+    async def play(intent_id: str) -> Any:
+        agent = Agent("clerk", config=scripted(stage, "clerk", script), tools=[charge, weigh])
+        async with AsyncStepfast(stage.url) as sf:
+            with durable(agent, store=sf) as clerk:
+                worker = clerk.worker(sf, f"agent://{stage.run_id}")
+                worker.start()
+                async for event in sf.observe(intent_id):
+                    if event["status"] == "WAITING":  # a person, meanwhile
+                        for question in await sf.decisions(intent_id):
+                            said = approved_or_by_effect(stage, question)
+                            await sf.answer(intent_id, key=question["key"], **said)
+                await worker.stop()
+            return (await sf.get_intent(intent_id))["result"]["reply"]
+
+    with Stepfast(stage.url) as sf:
+        intent_id = sent(stage, sf)
+    return asyncio.run(play(intent_id))
 
 
 @scene(at_once=2)

@@ -11,7 +11,7 @@ from stepfast.testing import crash_matrix
 
 pytestmark = [pytest.mark.xdist_group("kill"), pytest.mark.timeout(600)]
 
-SCENES = ["order", "delegation", "people", "watched"]
+SCENES = ["order", "delegation", "people", "watched", "delivered"]
 each_scene = pytest.mark.parametrize("name", SCENES)
 not_sqlite = pytest.mark.parametrize("store", ["postgres", "http"])
 

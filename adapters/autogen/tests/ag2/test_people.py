@@ -164,6 +164,33 @@ async def test_a_question_in_a_subtask_is_no_text_of_the_tool(url: str) -> None:
     assert worker.calls == 4
 
 
+async def test_another_durable_agent_that_waits_is_no_error_of_the_tool_that_asked_it(url: str) -> None:
+    seen: list[str] = []
+
+    @tool(middleware=[approval_required()])
+    async def charge() -> str:
+        return "charged"
+
+    @once
+    @tool
+    async def delegate() -> str:
+        bank = Agent("bank", config=Scripted(tools_then_say(call("charge"))), tools=[charge])
+        with durable(bank, "bank", url) as other:
+            return str((await other.ask("charge")).body)
+
+    def script(messages: list[Any]) -> ModelResponse:
+        seen.extend(outputs(messages))
+        return tools_then_say(call("delegate"))(messages)
+
+    with durable(Agent("a", config=Scripted(script), tools=[delegate]), "talk", url) as talk:
+        with pytest.raises(Suspended) as waits:
+            await talk.ask("go")
+        assert (waits.value.run_id, seen) == ("bank", [])
+        async with AsyncStepfast(url) as sf:
+            await sf.answer("bank", "approved")
+        assert (await talk.ask("go")).body == "charged"
+
+
 # --- observers, upkeep, background -----------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from ag2.events import ToolErrorEvent, ToolResult, ToolResultEvent
 from ag2.tools.subagents.subagent_tool import SubagentTool
 
-from stepfast import StepFailed, Suspension
+from stepfast import Fenced, StepFailed, StoreError, Suspended, Suspension
 from stepfast.adapters import COMPOSITE, STOPPED, Doubt, Policy, Stopped, declared, tool_call
 
 from ._events import pack, pack_result, unpack, unpack_result
@@ -64,7 +64,7 @@ def at_tool(original: Any) -> Any:
         call = functools.partial(original, self, event)
         if policy.kind == "composite":
             with place.standing(here._replace(busy=True)):
-                return await call(context)
+                return _no_signal(here, await call(context))
         return await _perform(here, here.call, self, policy, event, context, call)
 
     return execute
@@ -82,7 +82,7 @@ async def _perform(
         call.started = True
         with place.standing(here._replace(busy=True)):
             try:
-                result = await execute(dataclasses.replace(context, stream=stream))
+                result = _no_signal(here, await execute(dataclasses.replace(context, stream=stream)))
             except Suspension as signal:
                 attempt.stop(signal)
                 raise _Cut from signal
@@ -135,6 +135,15 @@ async def _perform(
     for part in unpack(output["enqueued"]):
         context.stream.enqueue(part)
     return unpack_result(output["result"])
+
+
+def _no_signal(here: Here, result: Any) -> Any:
+    """Return a tool's result; what says that a run waits, or that its store is away, is none, and stops this run."""
+    error = getattr(result, "error", None)
+    if isinstance(error, Suspended | StoreError | Fenced):
+        here.attempt.stop(error)
+        raise Stopped from error
+    return result
 
 
 def arguments_of(event: Any) -> dict[str, Any]:

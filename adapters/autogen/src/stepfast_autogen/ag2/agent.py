@@ -21,6 +21,7 @@ from stepfast.adapters import (
     Prices,
     RunName,
     Settings,
+    Stopped,
     StoreLike,
     adrive,
     input_from,
@@ -186,8 +187,9 @@ class DurableAgent:
             with place.standing(Here(attempt, run)):
                 try:
                     made = await play()
-                except Exception as error:
-                    attempt.stop(error)
+                except BaseException as error:
+                    if not isinstance(error, Stopped):
+                        attempt.stop(error)
                     raise
                 finally:
                     await _settled(talk.stream)
