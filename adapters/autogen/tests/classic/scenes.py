@@ -1,6 +1,7 @@
 """Scenes for the crash matrix: chats as users write them, with scripted models."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from adapters.autogen.tests.classic.kit import (
@@ -16,10 +17,10 @@ from adapters.autogen.tests.classic.kit import (
     register,
     text,
 )
-from stepfast import idempotency_key
+from stepfast import Stepfast, idempotency_key
 from stepfast.testing import Stage, scene
-from stepfast.testing.scenes import approved_or_by_effect
-from stepfast_autogen.classic import composite, durable, idempotent, once
+from stepfast.testing.scenes import approved_or_by_effect, recorded
+from stepfast_autogen.classic import chat_worker, composite, durable, idempotent, once
 
 QUIET: dict[str, Any] = {"human_input_mode": "NEVER", "code_execution_config": False, "is_termination_msg": ends}
 
@@ -328,3 +329,47 @@ def queue(stage: Stage) -> Any:
     found = play(stage, user, chats)
     results = found if isinstance(found, list) else [found[number] for number in sorted(found)]
     return [shown(each)[:2] for each in results]
+
+
+# --- delivered to a worker ---------------------------------------------------------------------------
+
+
+def sent(stage: Stage, client: Stepfast) -> str:
+    """Send the order; the same in each life."""
+    intent = {"intent_type": "order.v1", "to_agent": f"agent://{stage.run_id}", "max_delivery_attempts": 20}
+    return client.send_intent({**intent, "payload": {"message": "A lamp."}}, idempotency_key=stage.run_id)
+
+
+def delivered_calls(stage: Stage) -> list[str]:
+    with Stepfast(stage.url) as client:
+        intent_id = sent(stage, client)
+    return recorded(replace(stage, run_id=intent_id))
+
+
+@scene(once=["charge"], finished=delivered_calls)
+def delivered(stage: Stage) -> Any:
+    """Agents as a worker of an address: the process that is killed is the worker's."""
+    tools = tools_of(stage)
+
+    def clerk(said: str, receipt: str) -> Any:
+        if "look_up_price done" not in said:
+            return call(("look_up_price", {"thing": "lamp"}), receipt=receipt)
+        return "ordered TERMINATE" if "charge done" in said else call(("charge", {"amount": 42}), receipt=receipt)
+
+    def agents(payload: Any) -> list[Any]:
+        assistant = AssistantAgent("clerk", llm_config=model(stage, "clerk", clerk))
+        user = UserProxyAgent("user", **QUIET)
+        for name in ("look_up_price", "charge"):
+            register(tools[name], assistant, user)
+        return [user, assistant]
+
+    with Stepfast(stage.url) as client:
+        intent_id = sent(stage, client)
+        worker = chat_worker(client, f"agent://{stage.run_id}", agents, chat={"silent": True})
+        worker.start()
+        for event in client.observe(intent_id):
+            if event["status"] == "WAITING":  # a person, meanwhile
+                for question in client.decisions(intent_id):
+                    client.answer(intent_id, key=question["key"], **approved_or_by_effect(stage, question))
+        worker.stop()
+        return client.get_intent(intent_id)["result"]

@@ -29,6 +29,7 @@ SCENES: dict[str, tuple[str, dict[str, Any]]] = {
     "hooks and reply functions, a_initiate_chat": ("called_back", {"way": "a_initiate_chat"}),
     "several chats": ("queue", {"way": "initiate_chats"}),
     "several chats side by side": ("queue", {"way": "a_initiate_chats"}),
+    "delivered to a worker": ("delivered", {}),
 }
 SAMPLE = (
     "two agents with tools",
