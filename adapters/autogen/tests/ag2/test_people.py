@@ -164,6 +164,27 @@ async def test_a_question_in_a_subtask_is_no_text_of_the_tool(url: str) -> None:
     assert worker.calls == 4
 
 
+async def test_a_tool_that_swallows_everything_gets_no_result_of_a_question(url: str) -> None:
+    seen: list[str] = []
+
+    @tool
+    async def paint(ctx: Context) -> str:
+        said = await asyncio.gather(ctx.input("Which colour?"), return_exceptions=True)
+        return f"painted {said}"
+
+    def script(messages: list[Any]) -> ModelResponse:
+        seen.extend(outputs(messages))
+        return tools_then_say(call("paint"))(messages)
+
+    with durable(Agent("a", config=Scripted(script), tools=[paint]), "talk", url, policies={"*": "once"}) as talk:
+        with pytest.raises(Suspended):
+            await talk.ask("go")
+        async with AsyncStepfast(url) as sf:
+            await sf.answer("talk", "approved", value="green")
+        assert (await talk.ask("go")).body == "painted ['green']"
+    assert seen == ["painted ['green']"]
+
+
 async def test_another_durable_agent_that_waits_is_no_error_of_the_tool_that_asked_it(url: str) -> None:
     seen: list[str] = []
 

@@ -32,7 +32,7 @@ from adapters.autogen.tests.ag2.kit import (
     tools_then_say,
     until_done,
 )
-from stepfast import AsyncStepfast
+from stepfast import AsyncStepfast, StoreError
 from stepfast_autogen.ag2 import (
     DID_NOT_HAPPEN,
     Happened,
@@ -219,6 +219,42 @@ async def test_a_result_that_cannot_be_stored_is_kept_as_the_model_sees_it(url: 
         return Agent("a", config=Scripted(breaking), tools=[work])
 
     assert (await until_done(agent, url, "go", policies={"*": "ask"})).body == '{"n":3}'
+
+
+async def test_a_store_that_goes_away_in_a_tool_ends_the_turn_with_its_error(url: str) -> None:
+    @idempotent
+    @tool
+    async def close() -> str:
+        talk.close()
+        return "closed"
+
+    @idempotent
+    @tool
+    async def look() -> str:
+        return "seen"
+
+    model = Scripted(tools_then_say(call("look"), call("close"), call("look")))
+    talk = durable(Agent("a", config=model, tools=[close, look]), "talk", url)
+    with pytest.raises(StoreError):
+        await asyncio.wait_for(talk.ask("go"), 60)
+    assert model.calls == 1
+
+
+async def test_what_a_person_says_is_the_result_whatever_it_looks_like(url: str) -> None:
+    @once
+    @tool
+    def charge() -> str:
+        raise TimeoutError
+
+    def script(messages: list[Any]) -> ModelResponse:
+        return say(outputs(messages)[0]) if outputs(messages) else calls(call("charge"))
+
+    with durable(Agent("a", config=Scripted(script), tools=[charge]), "talk", url) as talk:
+        with pytest.raises(Suspended):
+            await talk.ask("go")
+        async with AsyncStepfast(url) as sf:
+            await sf.answer("talk", "done", value={"result": "ok"})
+        assert (await talk.ask("go")).body == "{'result': 'ok'}"
 
 
 async def test_a_final_result_ends_the_turn_and_an_unknown_tool_is_an_error_for_the_model(url: str) -> None:

@@ -128,7 +128,7 @@ async def _perform(
         raise Stopped
     if made:
         return made[0]
-    if not isinstance(output, dict) or "result" not in output:  # what a person or a probe said
+    if not isinstance(output, dict) or output.keys() != {"result", "sent", "enqueued"}:  # said by a person or a probe
         return ToolResultEvent.from_call(event, "done" if output is None else output)
     for sent in unpack(output["sent"]):
         await context.send(sent)
