@@ -89,8 +89,9 @@ chaos: .venv/.test $(NEWEST) ## Run the long, randomised kill experiments
 	$(foreach name,$(ADAPTERS),$(foreach place,test $(call further,$(name)),\
 	    run $(call venv,$(name),$(place))/bin/python $(CHAOS) $(call tests,$(name),$(place)) $(ARGS);)) $(verdict)
 
-bench: .venv-bench/.bench ## Run the benchmarks, in an environment of their own
-	$(BENCH_PY) -m tests.bench.run $(ARGS)
+# CrewAI's pins do not go with the others', so its sections ask a process of its adapter's environment.
+bench: .venv-bench/.bench .venv-crewai/.test ## Run the benchmarks, in an environment of their own
+	BENCH_CREWAI_PYTHON=$(CURDIR)/.venv-crewai/bin/python $(BENCH_PY) -m tests.bench.run $(ARGS)
 
 lint: .venv/.test $(NEWEST) ## Check hygiene, style, format, types and layering
 	$(PY) tests/hygiene.py

@@ -138,14 +138,16 @@ def of_tools(samples: Samples, names: Sequence[str], tools: int) -> Samples:
     return Samples(list(names), rounds, spent)
 
 
-def added(shop: Workshop, samples: Samples, names: Sequence[str]) -> list[Figure]:
-    """Above the bare SDK in the same round; what opening and ending a run takes is counted with its model calls."""
+def added(
+    shop: Workshop, samples: Samples, names: Sequence[str], section: str = "agent_added", base: str = BARE
+) -> list[Figure]:
+    """Above the bare framework in the same round; what opening and ending a run takes is counted with model calls."""
     turns, most = shop.scale.agent_turns, shop.scale.agent_tools
     figures = []
 
     def over(taken: dict[str, float | None], name: str, tools: int) -> float:
         """Seconds that a whole run takes more."""
-        here, bare = taken[at_once(name, tools)], taken[at_once(BARE, tools)]
+        here, bare = taken[at_once(name, tools)], taken[at_once(base, tools)]
         return ((here or 0.0) - (bare or 0.0)) * (turns + 1)
 
     for name in names:
@@ -156,7 +158,7 @@ def added(shop: Workshop, samples: Samples, names: Sequence[str]) -> list[Figure
         kinds = {ONCE: [(ONCE_TOOL, tool)]}.get(name, [(MODEL, model), (TOOL, tool)])
         for what, values in kinds:
             who = OURS if name == ONCE else name
-            figure = shop.figure("agent_added", f"{who}, {what}", statistics.median(values), "s")
+            figure = shop.figure(section, f"{who}, {what}", statistics.median(values), "s")
             figure.rounds = values
             figures.append(figure)
     return figures

@@ -176,11 +176,11 @@ def main() -> None:
         print(os.waitstatus_to_exitcode(status), file=answers, flush=True)
 
 
-def repeated(lines: Sequence[str], kill: str) -> tuple[int, int]:
+def repeated(lines: Sequence[str], kill: str, boundaries: Sequence[str] = BOUNDARIES) -> tuple[int, int]:
     """Of a run that was killed: calls that had come back before and were made again, and tools that ran twice."""
-    finished = [b for b in BOUNDARIES[: BOUNDARIES.index(kill)] if b.endswith(("returned", "done"))]
+    finished = [b for b in boundaries[: boundaries.index(kill)] if b.endswith(("returned", "done"))]
     again = sum(lines.count(boundary.replace("returned", "asked")) - 1 for boundary in finished)
-    return again, sum(lines.count(b) - 1 for b in BOUNDARIES if b.endswith("done"))
+    return again, sum(lines.count(b) - 1 for b in boundaries if b.endswith("done"))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.bench import places, report
 from tests.bench.agents import AGENT_SECTIONS
+from tests.bench.crews import CREW_SECTIONS
 from tests.bench.peers import SETTINGS, dbos_version
 from tests.bench.places import Medium, StoreName
 from tests.bench.remote import REMOTE_SECTIONS
@@ -21,8 +22,9 @@ STORES: tuple[StoreName, ...] = ("SQLite", "PostgreSQL")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 # The second look, in memory, shows the software's own cost; what it cannot show is left out there.
 _ON_DISK_ONLY = ("ceilings", "handover", "listeners", "blocked", *SAVER_SECTIONS, "agent_kills", "agent_resume")
+_ON_DISK_ONLY += ("crew_stored", "crew_kills")
 _WITH_DBOS = ("lone", "many", "reopen", "remote", "agent_turn", "agent_kills")
-SECTIONS = {**CORE_SECTIONS, **REMOTE_SECTIONS, **SAVER_SECTIONS, **AGENT_SECTIONS}
+SECTIONS = {**CORE_SECTIONS, **REMOTE_SECTIONS, **SAVER_SECTIONS, **AGENT_SECTIONS, **CREW_SECTIONS}
 
 
 class Progress:

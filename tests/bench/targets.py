@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tests.bench import agents as a
+from tests.bench import crews as c
 from tests.bench import remote as r
 from tests.bench import savers as g
 from tests.bench import sections as s
@@ -68,7 +69,7 @@ class Book:
 def judge(figures: Sequence[Figure], scale: Scale) -> list[Verdict]:
     book = Book(figures)
     library = [*_lone(book), *_many(book, scale), *_others(book, scale), *_remote(book, scale)]
-    return [*library, *_savers(book, scale), *_agents(book)]
+    return [*library, *_savers(book, scale), *_agents(book), *_crews(book)]
 
 
 def _lone(book: Book) -> Iterable[Verdict]:
@@ -193,6 +194,20 @@ def _agents(book: Book) -> Iterable[Verdict]:
             yield Verdict(f"OpenAI Agents, {what} over all kills, {store}", "<=", 0, "calls", value, None)
         resumed = book.ratio("agent_resume", "disk", store, a.RESUMED)
         yield Verdict(f"OpenAI Agents, a long run resumed, {store}", "<=", 1.0, "x bare", resumed, None)
+
+
+def _crews(book: Book) -> Iterable[Verdict]:
+    for call in c.CALLS:
+        found = [book.value("crew_added", medium, "SQLite", f"{a.OURS}, {call}") for medium in _MEDIA]
+        disk, memory = (None if added is None else added * 1e3 for added in found)
+        yield Verdict(f"CrewAI, added to {call}, SQLite", "<=", 1.0, "ms", disk, memory)
+    ours, theirs = (book.value("crew_stored", "disk", "SQLite", f"{who}, {c.STORED}") for who in (a.OURS, c.THEIRS))
+    share = None if ours is None or theirs is None else theirs / ours
+    yield Verdict("CrewAI, stored for two small tasks: its checkpoints take", ">=", 5.0, "x our bytes", share, None)
+    for store in _STORES:
+        for what in (a.AGAIN, a.TWICE):
+            value = book.value("crew_kills", "disk", store, f"{a.OURS}, {what}")
+            yield Verdict(f"CrewAI, {what} over all kills, {store}", "<=", 0, "calls", value, None)
 
 
 def _inverse(value: float | None) -> float | None:

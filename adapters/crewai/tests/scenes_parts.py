@@ -13,8 +13,8 @@ from crewai.flow.persistence import persist
 from crewai.memory.types import MemoryRecord, ScopeInfo
 from crewai.memory.unified_memory import Memory
 
-from adapters.crewai.tests.kit import call, outputs, text
-from adapters.crewai.tests.scenes import in_doubt, kickoff, llm_of, recorded_tools, tools_of
+from adapters.crewai.tests.kit import outputs, text
+from adapters.crewai.tests.scenes import kickoff, llm_of, look, tools_of
 from stepfast.adapters import close_shared
 from stepfast.testing import Stage, scene
 from stepfast_crewai import StepfastFlowPersistence, durable
@@ -82,7 +82,7 @@ def remembering(messages: list[dict[str, Any]], receipt: str) -> Any:
     return {"suggested_scope": "/facts", "categories": ["facts"], "importance": 0.5}
 
 
-@scene(at_once=3, finished=recorded_tools, answer=in_doubt)
+@scene(at_once=3)
 def remembered(stage: Stage) -> Any:
     """Two tasks with memory: what the first found is recalled for the second, and every memory is written once."""
     tools = tools_of(stage)
@@ -91,13 +91,17 @@ def remembered(stage: Stage) -> Any:
         topic = "price" if "Find the price" in text(messages) else "tax"
         if topic == "tax":
             assert "price is a fact" in text(messages)
-        return f"{topic} known" if outputs(messages) else call(("look_up", {"topic": topic}), receipt=receipt)
+        return f"{topic} known" if outputs(messages) else look(topic, receipt=receipt)
 
     librarian = llm_of(stage, "librarian", remembering)
     librarian.model = "librarian"
     memory = Memory(llm=librarian, storage=Shelf(stage.folder / "memory", stage.boundary), embedder=embed)
     agent = Agent(
-        role="clerk", goal="find", backstory="finds", llm=llm_of(stage, "clerk", clerk), tools=[tools["look_up"]]
+        role="clerk",
+        goal="find",
+        backstory="finds",
+        llm=llm_of(stage, "clerk", clerk),
+        tools=[tools["price"], tools["tax"]],
     )
     tasks = [
         Task(description=f"Find the {topic} of a lamp.", expected_output="it", agent=agent)
@@ -107,7 +111,7 @@ def remembered(stage: Stage) -> Any:
     return [found.raw, sorted(record.content for record in memory.list_records())]
 
 
-@scene(finished=recorded_tools)
+@scene()
 def persisted(stage: Stage) -> Any:
     """A flow with @persist on the store of the run: its state is there when the flow has ended."""
     os.environ["CREWAI_STORAGE_DIR"] = str(stage.folder / "crewai")

@@ -14,7 +14,7 @@ from stepfast.flow import Flow
 
 from ._place import Place, standing
 from ._place import key_of as key_of_step
-from ._requests import add_tokens, explain, key_of, pack, request_of, tokens_between, unpack, usage_of
+from ._requests import add_tokens, explain, key_of, pack, tokens_between, unpack, usage_of
 from ._streams import repeat
 
 log = logging.getLogger("stepfast")
@@ -75,7 +75,7 @@ def _calling(place: Place, llm: Any, given: Arguments, ask: Callable[[Counter[st
     attempt = place.attempt
     attempt.check()
     model = given.get("response_model")
-    request = request_of(llm, given.get("messages"), given.get("tools"), model, attempt.normalise, not place.used)
+    request = place.requests.of(llm, given.get("messages"), given.get("tools"), model, not place.used)
     key = place.occurrences.key("model", key_of(request))
     with attempt.guarded():
         key = yield from _known(place, key, request)

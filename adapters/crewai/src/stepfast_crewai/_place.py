@@ -14,7 +14,8 @@ from stepfast.adapters import Attempt, Occurrences, Settings, Standing, Stopped
 from stepfast.faces import awaited, blocking
 from stepfast.flow import Flow
 
-Normaliser = Callable[[str], str]
+from ._requests import Normaliser, Requests
+
 Make = Callable[..., Any]
 
 OUTPUT = "output"
@@ -94,6 +95,7 @@ class Place:
         self.shifting = shifting  # requests may differ from the recorded ones without a change of the crew
         self.saves: list[Future[Any]] = []  # memories that are being written, here and further inside
         self.occurrences = Counted()
+        self.requests = Requests(attempt.normalise)
         self.used: set[str] = set()  # keys of model calls that were asked for in this pass
         self.last: str | None = None  # the key of the last call, if that was a model's
         self.failed: dict[str, str] = {}  # one-shot tool calls that raised since the last model call

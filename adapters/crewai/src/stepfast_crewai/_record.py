@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from importlib.metadata import version
 from typing import Any
@@ -32,7 +33,12 @@ def flow_record(flow: Any, inputs: Any) -> dict[str, Any]:
 
 
 def _record(kind: str, inputs: Any, parts: dict[str, list[str]]) -> dict[str, Any]:
-    return {"crewai": version("crewai"), "kind": kind, "inputs": plain(inputs), "parts": parts}
+    return {"crewai": _version(), "kind": kind, "inputs": plain(inputs), "parts": parts}
+
+
+@functools.cache
+def _version() -> str:
+    return version("crewai")  # reads a file, which takes milliseconds
 
 
 def _original(thing: Any, name: str) -> str:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from crewai.utilities.agent_utils import extract_tool_call_info
 from pydantic import BaseModel
 
-from stepfast.adapters import Request, Usage, differences, digest, items_of, plain, shorten
+from stepfast.adapters import Digests, Request, Usage, differences, digest, items_of, plain, shorten
 
-from ._place import Normaliser
+Normaliser = Callable[[str], str]
 
 _IDS = frozenset({"id", "tool_call_id", "call_id", "raw_tool_call_parts", "files"})
 _NOISE = (
@@ -32,20 +33,32 @@ def normalised(text: str, user: Normaliser | None) -> str:
     return text if user is None else user(text)
 
 
-def request_of(llm: Any, messages: Any, tools: Any, model: Any, user: Normaliser | None, whole: bool) -> Request:
-    """Return a request in short. The texts of its first two messages are kept where it is ``whole``."""
-    listed = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages or ())
-    items = [_described(message, user) for message in listed]
-    sections: dict[str, Any] = {
-        "model": str(getattr(llm, "model", type(llm).__name__)),
-        "tools": {_tool_name(tool): digest(plain(tool)) for tool in tools or ()},
-        "answers": getattr(model, "__name__", None),
-    }
-    if whole:
-        sections["prompt"] = {
-            f"{number} {_role(each)}": shorten(normalised(_text(each), user)) for number, each in enumerate(listed[:2])
+class Requests:
+    """Successive requests in short: messages and tools that the request before had are not digested again."""
+
+    def __init__(self, user: Normaliser | None) -> None:
+        self._user = user
+        self._messages = Digests(lambda message: _described(message, user))
+        self._tools = Digests(lambda tool: digest(plain(tool)))
+        self._lock = threading.Lock()
+
+    def of(self, llm: Any, messages: Any, tools: Any, model: Any, whole: bool) -> Request:
+        """Return a request in short. The texts of its first two messages are kept where it is ``whole``."""
+        listed = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages or ())
+        given = list(tools or ())
+        with self._lock:
+            items, digests = list(self._messages.of(listed)), list(self._tools.of(given))
+        sections: dict[str, Any] = {
+            "model": str(getattr(llm, "model", type(llm).__name__)),
+            "tools": dict(zip(map(_tool_name, given), digests, strict=True)),
+            "answers": getattr(model, "__name__", None),
         }
-    return Request(sections, items)
+        if whole:
+            sections["prompt"] = {
+                f"{number} {_role(each)}": shorten(normalised(_text(each), self._user))
+                for number, each in enumerate(listed[:2])
+            }
+        return Request(sections, items)
 
 
 def key_of(request: Request) -> str:

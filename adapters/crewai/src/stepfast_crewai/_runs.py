@@ -25,8 +25,9 @@ from stepfast.adapters import (
 from stepfast.faces import awaited
 
 from ._people import people
-from ._place import CrewAttempt, Normaliser, Place, standing
+from ._place import CrewAttempt, Place, standing
 from ._record import RECORD, check
+from ._requests import Normaliser
 from ._seams import install_seams
 
 _FRAMEWORK = "crewai"
