@@ -128,6 +128,12 @@ class Scripted(ChatCompletionClient):
         }
 
 
+async def collect(stream: Any, items: list[Any]) -> None:
+    """Read a stream into a list, which keeps what came before an error."""
+    async for item in stream:
+        items.append(item)  # noqa: PERF401 - one by one
+
+
 def said(result: Any) -> list[str]:
     """A result without what is new in each life."""
     return [f"{type(m).__name__} {m.source}: {m.to_text()}" for m in result.messages]

@@ -32,8 +32,9 @@ from autogen_core.code_executor import CodeExecutor, CodeResult
 from autogen_core.models import LLMMessage
 
 from adapters.autogen.tests.kit import Script, Scripted, call, in_turns, outputs
-from stepfast import NotFound, Stepfast
+from stepfast import AsyncStepfast, NotFound, Stepfast, Suspended
 from stepfast.testing import Stage, scene
+from stepfast.testing.scenes import approved_or_by_effect
 from stepfast_autogen import durable, idempotency_key, idempotent, once
 
 warnings.filterwarnings("ignore", "No approval function", UserWarning)  # it is a scripted executor
@@ -385,6 +386,18 @@ def transcript(messages: Any) -> list[Any]:
     return sorted(said.items())
 
 
+async def go_on(stage: Stage, team: Any) -> Any:
+    """The second run of the conversation. The matrix answers what the first asks; this answers what the second does."""
+    while True:
+        try:
+            return await team.run(task="And once more")
+        except Suspended as waits:
+            async with AsyncStepfast(stage.url) as sf:
+                for question in await sf.decisions(waits.run_id):
+                    answer = approved_or_by_effect(stage, question)
+                    await sf.answer(waits.run_id, key=question["key"], **answer)
+
+
 async def play(stage: Stage) -> Any:
     build = TEAMS[stage.options["team"]]
     with durable(
@@ -396,7 +409,7 @@ async def play(stage: Stage) -> Any:
             first = item
         result = [transcript(first.messages), first.stop_reason]
         if stage.options.get("again"):
-            second = await team.run(task="And once more")
+            second = await go_on(stage, team)
             result += [transcript(second.messages), len(await team.messages())]
         return result
 

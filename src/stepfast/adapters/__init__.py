@@ -49,6 +49,7 @@ if typing.TYPE_CHECKING:
         once_policy,
         policy_from,
     )
+    from stepfast.adapters.reading import value_of
     from stepfast.adapters.replay import mark_replayed, replayed
     from stepfast.adapters.seams import Seam, install, uninstall, within
     from stepfast.adapters.serving import input_from, serve
@@ -130,6 +131,7 @@ __all__ = [
     "uninstall",
     "unpack_output",
     "usage_of",
+    "value_of",
     "within",
 ]
 
@@ -144,6 +146,7 @@ _HOMES = {
         "ASK COMPOSITE FAIL ONCE RETRY OnError OnInDoubt Policies Policy PolicyLike composite declared hinted "
         "idempotent mark once once_policy policy_from"
     ),
+    "reading": "value_of",
     "replay": "mark_replayed replayed",
     "seams": "Seam install uninstall within",
     "serving": "input_from serve",

@@ -78,11 +78,7 @@ class Digests:
 
     def of(self, items: list[Any]) -> list[str]:
         """Return the descriptions of a request's items."""
-        same = 0
-        for ours, theirs in zip(items, self._items, strict=False):
-            if ours is not theirs and (type(ours) is not dict or ours != theirs):
-                break
-            same += 1
+        same = _shared(items, self._items)
         # Copies: the user's own code may change the items in place.
         kept = [dict(item) if type(item) is dict else item for item in items[same:]]
         self._items = [*self._items[:same], *kept]
@@ -95,6 +91,20 @@ def _describe(item: Any) -> str:
     if not isinstance(data, dict):
         return f"item {digest(data)}"
     return f"{data.get('type') or data.get('role') or 'item'} {digest(data)}"
+
+
+def _shared(items: list[Any], before: list[Any]) -> int:
+    """Return how many items at the beginning are those of the request before."""
+    count = len(before)
+    # Most requests go on where the one before ended: lists compare that in one go, and the same objects at once.
+    if items[:count] == before:
+        return count
+    same = 0
+    for ours, theirs in zip(items, before, strict=False):
+        if ours is not theirs and (type(ours) not in (dict, str) or ours != theirs):
+            break
+        same += 1
+    return same
 
 
 class Request:
@@ -111,11 +121,7 @@ class Request:
 
     def pack(self, before: list[str]) -> dict[str, Any]:
         """Return the request as it is recorded: of the items only those that the request before did not have."""
-        same = 0
-        for ours, theirs in zip(self.items, before, strict=False):
-            if ours != theirs:
-                break
-            same += 1
+        same = _shared(self.items, before)
         return {**self.sections, "input": [same, *self.items[same:]]}
 
     @property
@@ -194,7 +200,9 @@ def _compare_names(section: str, before: dict[str, Any], now: dict[str, Any]) ->
 
 
 def _compare_items(before: list[str], now: list[str]) -> list[str]:
-    found = []
+    found: list[str] = []
+    if now == before:
+        return found
     for number, (ours, theirs) in enumerate(zip(now, before, strict=False)):
         if ours != theirs:
             what, _, _ = ours.rpartition(" ")

@@ -26,6 +26,7 @@ from ._attempt import Actor, Stage
 from ._messages import factory_of
 from ._models import DurableClient
 from ._people import durable_input
+from ._runtime import LightRuntime
 from ._tools import durable_code, durable_workbench, kind_of, says
 from ._turns import durable_memory, durable_turns
 
@@ -83,6 +84,8 @@ def prepare(thing: Thing, *, own_input: bool) -> Stage:
             raise InvalidInput(
                 "team: has a runtime of its own (runtime=…), which cannot be started again; leave it out."
             )
+        if isinstance(each, BaseGroupChat) and not each._initialized:
+            each._runtime = LightRuntime()
         seen.add(id(each))
         _equip(each, found.path or (each.name,), stage)
     return stage

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
 
@@ -106,7 +105,6 @@ class Stage:
         self.factory = factory
         self.own_input = own_input  # functions that the user gave for input are called
         self.attempt: TeamAttempt | None = None
-        self.recent: deque[str] = deque(maxlen=3)  # what was said last, for the person who is asked something
         self.actors: list[Actor] = []
         self.tools: list[tuple[str, Any, Any]] = []  # name, what says its policy, what its kind says
 

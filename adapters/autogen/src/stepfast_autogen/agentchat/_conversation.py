@@ -10,8 +10,10 @@ import uuid
 from typing import Any
 
 from stepfast import AsyncRun, AsyncStepfast, Codec, NotFound
-from stepfast.adapters import OpenStore
+from stepfast.adapters import OpenStore, value_of
 from stepfast.threads import GetRecord, PutRecord
+
+from ._messages import pack_task
 
 KIND = "autogen.conversation"
 END = "end"
@@ -23,12 +25,19 @@ def name_of(conversation: str, number: int) -> str:
 
 
 class Head:
-    """How many runs of a conversation are finished, and the state after the last of them."""
+    """The finished runs of a conversation, by their names, and the state after the last of them.
 
-    def __init__(self, version: int = 0, runs: int = 0, state: Any = None) -> None:
+    Runs of a worker are named by their intents.
+    """
+
+    def __init__(self, version: int = 0, names: list[str] | None = None, state: Any = None) -> None:
         self.version = version
-        self.runs = runs
+        self.names = names or []
         self.state = state
+
+    @property
+    def runs(self) -> int:
+        return len(self.names)
 
 
 class Memory:
@@ -55,9 +64,9 @@ class Memory:
         body = self._codec.decode(found.body, bind=self._bind)
         return Head(found.version, body["runs"], body["state"])
 
-    def following(self, head: Head, state: Any) -> PutRecord:
+    def following(self, head: Head, name: str, state: Any) -> PutRecord:
         """Return the operation that moves the conversation on by one run; a conflict if another one was quicker."""
-        body = self._codec.encode({"runs": head.runs + 1, "state": state}, bind=self._bind)
+        body = self._codec.encode({"runs": [*head.names, name], "state": state}, bind=self._bind)
         return PutRecord(
             kind=KIND, record_id=self._conversation, body=body, write_id=uuid.uuid4().hex, expected=head.version
         )
@@ -66,19 +75,22 @@ class Memory:
     def _bind(self) -> bytes:
         return f"{KIND}|{self._opened.tenant}|{self._conversation}".encode()
 
-    async def payload(self, number: int) -> dict[str, Any] | None:
-        """Return what a run of the conversation was begun with; None if there is no such run."""
+    def name(self, head: Head, number: int) -> str:
+        """Return the name of a run of the conversation, finished or not."""
+        return head.names[number - 1] if number <= head.runs else name_of(self._conversation, number)
+
+    async def begun(self, name: str) -> tuple[Any] | None:
+        """Return the task that a run was begun with, as it is recorded; None if there is no such run."""
         try:
-            return (await self.client.get_intent(name_of(self._conversation, number)))["payload"]  # type: ignore[no-any-return]
+            payload = (await self.client.get_intent(name))["payload"]
         except NotFound:
             return None
+        task = payload.get("task") if isinstance(payload, dict) else payload
+        return (pack_task(task) if isinstance(task, str) else task,)
 
-    async def end(self, number: int) -> dict[str, Any]:
+    async def end(self, name: str) -> dict[str, Any]:
         """Return what a finished run of the conversation ended with."""
-        async with self.client.run(name_of(self._conversation, number)) as run:
-            found = await recorded_end(run)
-        if found is None:
-            raise NotFound(f"run {name_of(self._conversation, number)} has no recorded end.")
+        found: dict[str, Any] = await value_of(self.client, name, END)
         return found
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from hashlib import blake2b
 from typing import Any
 
 from autogen_agentchat.base import TaskResult
@@ -22,7 +22,6 @@ from stepfast import InvalidInput
 Item = BaseAgentEvent | BaseChatMessage
 Task = str | BaseChatMessage | Sequence[BaseChatMessage] | None
 
-_NAMES = uuid.UUID("b8f6a2c0-5d0e-4f6a-9a51-5fd0a3a1c7f2")
 _OF_ITS_TIME = ("id", "created_at")  # made anew for each message object
 
 
@@ -84,7 +83,7 @@ class Naming:
     def name(self, item: Item) -> None:
         """Set the id of a message; a chunk of a stream gets that of the message which will follow it."""
         number = self._counts[item.source]
-        made = str(uuid.uuid5(_NAMES, f"{self._run}/{item.source}/{number}"))
+        made = blake2b(f"{self._run}/{item.source}/{number}".encode(), digest_size=16).hexdigest()
         if isinstance(item, ModelClientStreamingChunkEvent):
             item.full_message_id = made
         else:

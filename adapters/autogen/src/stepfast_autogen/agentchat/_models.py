@@ -118,7 +118,11 @@ async def _ask(actor: Actor, attempt: TeamAttempt, request: Request, ask: Callab
         conversation=actor.talk,
     )
     with halting():
-        result: CreateResult = (await _attempted(attempt, actor.scope.drive(flow)))[0]
+        result: CreateResult
+        if actor.scope.recorded(actor.talk.key) is not None:  # there is nothing to wait for, and nothing to cancel
+            result, _ = await actor.scope.drive(flow)
+        else:
+            result, _ = await _attempted(attempt, actor.scope.drive(flow))
     return result
 
 

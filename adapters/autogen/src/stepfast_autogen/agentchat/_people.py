@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import AsyncGenerator, Iterable
 from typing import Any
 
 from autogen_agentchat.agents._user_proxy_agent import cancellable_input
 from autogen_agentchat.base import TaskResult
-from autogen_agentchat.messages import HandoffMessage
+from autogen_agentchat.messages import BaseChatMessage, HandoffMessage
 from autogen_agentchat.teams import BaseGroupChat
 
 from stepfast import Answer
@@ -16,6 +17,7 @@ from stepfast.adapters import RETRY
 from ._attempt import Actor, Halt, TeamAttempt, halting
 from ._tools import perform
 
+_SHOWN = 2000  # characters of a message
 OUTCOMES = ("approved", "rejected")
 _WORDS = {"approved": "APPROVE", "rejected": "REJECT"}  # what AutoGen's own examples have people say
 
@@ -29,7 +31,8 @@ def words_of(answer: Answer) -> str:
 
 def durable_input(agent: Any, actor: Actor) -> None:
     """Make the input of a UserProxyAgent a decision of the run; or a recorded call, if it has a function of its own."""
-    original = agent._get_input
+    original, turn = agent._get_input, agent.on_messages_stream
+    heard: list[Any] = []
     own = agent.input_func not in (cancellable_input, builtins.input)
 
     async def get_input(prompt: str, cancellation_token: Any) -> str:
@@ -52,10 +55,24 @@ def durable_input(agent: Any, actor: Actor) -> None:
             if attempt.stopping:
                 raise Halt("the durable run has stopped here")
             return str(output)
-        evidence = {"agent": agent.name, "prompt": prompt.strip(), "messages": list(actor.stage.recent)}
+        evidence = {"agent": agent.name, "messages": shown(heard)}
         return words_of(await asking(actor.scope, attempt, f"{agent.name}: {prompt.strip()}", key, evidence))
 
-    agent._get_input = get_input
+    async def on_messages_stream(messages: Any, cancellation_token: Any) -> AsyncGenerator[Any, None]:
+        heard[:] = messages
+        async for item in turn(messages, cancellation_token):
+            yield item
+
+    agent._get_input, agent.on_messages_stream = get_input, on_messages_stream
+
+
+def shown(messages: Iterable[Any]) -> dict[str, str]:
+    """Return what each of the others has said last, for the person who is asked.
+
+    By source, because agents that speak at once come in any order, and the question must be the same on every pass.
+    """
+    last = {each.source: each.to_text()[:_SHOWN] for each in messages if isinstance(each, BaseChatMessage)}
+    return dict(sorted(last.items()))
 
 
 async def asking(scope: Any, attempt: TeamAttempt, question: str, key: str, evidence: Any) -> Answer:

@@ -14,7 +14,9 @@ def describe(message: Any) -> str:
     """Return what a message of a request is, and its digest."""
     source = getattr(message, "source", "")
     kind = str(getattr(message, "type", type(message).__name__)).removesuffix("Message")
-    return f"{kind} of {source} {digest(message)}" if source else f"{kind} {digest(message)}"
+    # Not by which fields were set: all are, in a message that comes out of a saved state.
+    said = digest(message.model_dump(mode="json", exclude_defaults=True))
+    return f"{kind} of {source} {said}" if source else f"{kind} {said}"
 
 
 def request_of(client: Any, messages: Sequence[Any], options: Mapping[str, Any], talk: Conversation) -> Request:

@@ -16,7 +16,7 @@ from ._agents import Thing, prepare
 from ._attempt import Stage, TeamAttempt
 from ._conversation import END, Head, Memory, name_of, recorded_end
 from ._messages import Item, Naming, Task, factory_of, pack_result, pack_task, unpack, unpack_result
-from ._people import asking, handed_to_person, words_of
+from ._people import asking, handed_to_person, shown, words_of
 from ._state import load, renew, save
 
 _FRAMEWORK = "autogen"
@@ -84,23 +84,21 @@ class Runs:
 
     # --- which run it is ---------------------------------------------------------------------------
 
-    async def place(
-        self, memory: Memory, conversation: str, position: int, task: Task, *, append: bool
-    ) -> tuple[int, Head, Any]:
+    async def place(self, memory: Memory, position: int, task: Task, *, append: bool) -> tuple[int, Head, Any]:
         """Return which run of the conversation a call is about, where that stands, and the task as it is recorded."""
         given = pack_task(task)
         head = await memory.head()
         number = head.runs + 1 if append and not position else position + 1
-        recorded = await memory.payload(number)
-        if recorded is not None and recorded.get("task") != given and not position and number <= head.runs:
+        recorded = await memory.begun(memory.name(head, number))
+        if recorded not in (None, (given,)) and not position and number <= head.runs:
             # Another process's conversation goes on.
             number = head.runs + 1
-            recorded = await memory.payload(number)
-        if recorded is None or recorded.get("task") == given:
+            recorded = await memory.begun(memory.name(head, number))
+        if recorded is None or recorded == (given,):
             return number, head, given
-        name = name_of(conversation, number)
+        name = memory.name(head, number)
         if number > head.runs and await _answered(memory, name, task):
-            return number, head, recorded["task"]
+            return number, head, recorded[0]
         why = "is finished" if number <= head.runs else "is not finished: resume() it, or answer what it waits for"
         raise Conflict(f"task: run {name} of the conversation was begun with another task, and {why}.")
 
@@ -108,11 +106,12 @@ class Runs:
 
     async def open(self, handle: Handle, memory: Memory, conversation: str, number: int, head: Head, given: Any) -> Any:
         """Open a run of the conversation, and drive it to its end or to where it waits."""
-        name = name_of(conversation, number)
-        team = self._name()
-        options = self._settings.run_options(_FRAMEWORK, team=team, conversation=conversation)
+        name = memory.name(head, number)
+        if name != name_of(conversation, number):  # a worker has carried it out, under the name of the intent
+            return self._again(handle, await memory.end(name))
+        options = self._settings.run_options(_FRAMEWORK, team=self._name(), conversation=conversation)
         try:
-            async with memory.client.run(name, payload={"team": team, "task": given}, **options) as run:
+            async with memory.client.run(name, payload={"task": given}, **options) as run:
                 result = await self.carry_out(run, handle, memory, conversation, number, head, given)
                 if not run.replaying:
                     run.complete(await summary(run, handle, result))
@@ -146,7 +145,7 @@ class Runs:
         result = await adrive(run, one_pass, make=handle.make)
         thing, stage = played[0]
         state = await save(thing)
-        await run.record(pack_result(result), key=END, kind="end", also=[memory.following(head, state)])
+        await run.record(pack_result(result), key=END, kind="end", also=[memory.following(head, run.run_id, state)])
         self._live = (conversation, number, thing, stage)
         return result
 
@@ -181,7 +180,8 @@ class Runs:
         return thing, self._stage
 
     def _name(self) -> str:
-        return str(getattr(self._given, "name", "") or getattr(self._given, "__name__", "team"))
+        name = getattr(self._given, "name", "") or getattr(self._given, "__name__", "")
+        return name if isinstance(name, str) and name != "<lambda>" else ""
 
 
 async def _answered(memory: Memory, name: str, task: Task) -> bool:
@@ -203,7 +203,7 @@ async def _play(attempt: TeamAttempt, handle: Handle, thing: Any, stage: Stage, 
     said: list[Any] = []
     options = {} if handle.output_task_messages else {"output_task_messages": False}
     while True:
-        result = await _stream(attempt, handle, thing, stage, naming, given, options)
+        result = await _stream(attempt, handle, thing, naming, given, options)
         said += result.messages
         whole = TaskResult(messages=said, stop_reason=result.stop_reason)
         attempt.check()
@@ -212,7 +212,7 @@ async def _play(attempt: TeamAttempt, handle: Handle, thing: Any, stage: Stage, 
             return whole
         handle.pending = whole
         number = sum(isinstance(each, HandoffMessage) and each.source == asked.target for each in said)
-        evidence = {"agent": asked.source, "messages": list(stage.recent)}
+        evidence = {"agent": asked.source, "messages": shown(said)}
         question = f"{asked.source} hands over to {asked.target}: {asked.content}"
         answer = await asking(run, attempt, question, f"handoff:{number}", evidence)
         handle.pending, options = None, {}
@@ -220,7 +220,7 @@ async def _play(attempt: TeamAttempt, handle: Handle, thing: Any, stage: Stage, 
 
 
 async def _stream(
-    attempt: TeamAttempt, handle: Handle, thing: Any, stage: Stage, naming: Naming, given: Any, options: Any
+    attempt: TeamAttempt, handle: Handle, thing: Any, naming: Naming, given: Any, options: Any
 ) -> TaskResult:
     result: TaskResult | None = None
     try:
@@ -229,8 +229,6 @@ async def _stream(
                 result = item
             elif not attempt.stopping:
                 naming.name(item)
-                if isinstance(item, BaseChatMessage):
-                    stage.recent.append(f"{item.source}: {item.to_text()}"[:_SHOWN])
                 handle.deliver(item, not attempt.live)
     except Exception as error:
         raise attempt.original(error) from None
@@ -246,8 +244,8 @@ async def summary(run: AsyncRun, handle: Handle, result: TaskResult) -> dict[str
         for each in result.messages
         if isinstance(each, BaseChatMessage)
     ]
-    shown: dict[str, Any] = {"stop_reason": result.stop_reason, "messages": said}
+    about: dict[str, Any] = {"stop_reason": result.stop_reason, "messages": said}
     if handle.attempt is not None:
         usage = await run.drive(handle.attempt.meter.complete(run))
-        shown["usage"] = usage.as_dict()
-    return shown
+        about["usage"] = usage.as_dict()
+    return about

@@ -12,9 +12,10 @@ from typing import Any
 
 from autogen_agentchat.agents import CodeExecutorAgent, MessageFilterAgent, SocietyOfMindAgent
 from autogen_agentchat.teams import BaseGroupChat
-from autogen_core import AgentId, SingleThreadedAgentRuntime
+from autogen_core import AgentId
 
 from ._agents import Found, Thing, things_in, workbenches_of
+from ._runtime import LightRuntime
 
 _GROUPS = "_triggered_activation_groups"
 
@@ -89,7 +90,7 @@ async def renew(thing: Thing, saved: Mapping[str, Any]) -> None:
     for found in things_in(thing):
         team = found.thing
         if isinstance(team, BaseGroupChat):
-            team._runtime = SingleThreadedAgentRuntime(ignore_unhandled_exceptions=False)
+            team._runtime = LightRuntime()
             team._output_message_queue = asyncio.Queue()
             team._initialized = team._is_running = False
             if team._termination_condition is not None:

@@ -155,21 +155,28 @@ class DurableTeam:
 
     async def _next(self, handle: Handle, task: Task) -> Any:
         memory = self._memory
-        number, head, given = await self._runs.place(memory, self._named, self._position, task, append=self._append)
-        self._position = number
-        return await self._runs.open(handle, memory, self._named, number, head, given)
+        number, head, given = await self._runs.place(memory, self._position, task, append=self._append)
+        return await self._at(number, handle, self._runs.open(handle, memory, self._named, number, head, given))
 
     async def _resume(self, handle: Handle) -> Any:
         memory = self._memory
         head = await memory.head()
         number = head.runs + 1
-        begun = await memory.payload(number)
+        begun = await memory.begun(memory.name(head, number))
         if begun is None and head.runs:
-            number, begun = head.runs, await memory.payload(head.runs)
+            number = head.runs
+            begun = await memory.begun(memory.name(head, number))
         if begun is None:
             raise NotFound(f"conversation {self._named} has no run that could go on.")
-        self._position = number
-        return await self._runs.open(handle, memory, self._named, number, head, begun["task"])
+        opening = self._runs.open(handle, memory, self._named, number, head, begun[0])
+        return await self._at(number, handle, opening)
+
+    async def _at(self, number: int, handle: Handle, opening: Any) -> Any:
+        """Come by a run: once it is finished, the next call is about the one after it."""
+        result = await opening
+        if isinstance(result, TaskResult) and handle.pending is None:
+            self._position = number
+        return result
 
     async def _supervised(self, handle: Handle, call: Any, token: CancellationToken | None) -> TaskResult:
         """Await a run; where the caller is cancelled, stop it in a way that AgentChat does not hang at."""
@@ -192,18 +199,18 @@ class DurableTeam:
         memory, found = self._memory, cast("list[Item]", [])
         head = await memory.head()
         factory = factory_of(self._runs.example())
-        for number in range(1, head.runs + 1):
-            found += unpack(factory, (await memory.end(number))["messages"])
-        begun = await memory.payload(head.runs + 1)
-        return [*found, *unpack(factory, (begun or {}).get("task") or ())]
+        for name in head.names:
+            found += unpack(factory, (await memory.end(name))["messages"])
+        begun = await memory.begun(memory.name(head, head.runs + 1))
+        return [*found, *unpack(factory, (begun and begun[0]) or ())]
 
     async def status(self) -> dict[str, Any]:
         """Return how the conversation stands: its finished runs, and the newest run as ``sf.describe`` shows it."""
         memory = self._memory
         head = await memory.head()
-        begun = await memory.payload(head.runs + 1) is not None
+        begun = await memory.begun(memory.name(head, head.runs + 1)) is not None
         number = head.runs + begun
-        run = await memory.client.describe(name_of(self._named, number)) if number else None
+        run = await memory.client.describe(memory.name(head, number)) if number else None
         return {"conversation": self._named, "finished_runs": head.runs, "status": run and run["status"], "run": run}
 
     async def rewind(self, step: str, *, include_once: bool = False) -> int:
