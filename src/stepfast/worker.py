@@ -12,6 +12,7 @@ import functools
 import inspect
 import logging
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -106,6 +107,7 @@ class WorkerBase(Handling):
         self._late: list[Intent] = []
         self._words: SimpleQueue[float | None] = SimpleQueue()
         self._stopping = False
+        self._signalled: Callable[[], bool] = lambda: False
         self._dispatching = False
         self._watch: Watch | None = None
 
@@ -121,12 +123,16 @@ class WorkerBase(Handling):
 
     def _free(self) -> int:
         with self._lock:
-            return 0 if self._stopping else self.concurrency - len(self._jobs)
+            return 0 if self._is_told() else self.concurrency - len(self._jobs)
+
+    def _is_told(self) -> bool:
+        """Whether this worker was told to stop, by a signal that Python has not handled yet too."""
+        return self._stopping or self._signalled()
 
     def _admit(self, taken: Sequence[Intent]) -> list[Job]:
         """Jobs of what a claim brought; after the word to stop there are none, and it goes back."""
         with self._lock:
-            if self._stopping:
+            if self._is_told():
                 self._late += taken
                 return []
             jobs = [Job(intent) for intent in taken]
@@ -240,12 +246,57 @@ def heeding_signals(workers: Sequence[WorkerBase]) -> Iterator[None]:
         for worker in workers:
             worker._words.put(0.0 if len(heard) > 1 else worker.drain_seconds)
 
-    before = {number: signal.signal(number, told) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    with _arrivals() as has_arrived:
+        for worker in workers:
+            worker._signalled = lambda: bool(heard) or has_arrived()
+        before = {number: signal.signal(number, told) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for worker in workers:
+                worker._signalled = lambda: bool(heard)
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextmanager
+def _arrivals() -> Iterator[Callable[[], bool]]:
+    """Yields a function that returns whether a signal to stop is pending or has arrived.
+
+    Python handles a signal in its main thread, as soon as that has the processor and the interpreter: on a busy
+    machine, another thread would take one more delivery meanwhile.
+    """
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        reader.setblocking(False)
+        writer.setblocking(False)
+        before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        if before != -1:  # an event loop's, which it needs
+            signal.set_wakeup_fd(before)
+
+        def has_arrived() -> bool:
+            if hasattr(signal, "sigpending") and not signal.sigpending().isdisjoint(_SIGNALS):
+                return True
+            while True:
+                try:
+                    arrived = reader.recv(1, socket.MSG_PEEK)
+                except BlockingIOError:
+                    return False
+                if arrived[0] in _SIGNALS:
+                    return True
+                reader.recv(1)  # another signal, which is none of ours
+
+        try:
+            yield has_arrived
+        finally:
+            if before == -1:
+                signal.set_wakeup_fd(-1)
+
+
+def _leave_signals_to_others() -> None:
+    """Block the signals to stop in this thread, so that it sees those that are pending for the process."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
 
 class Pace:
@@ -321,6 +372,7 @@ class Worker(WorkerBase):
         return drive(flow, self._core.store, self._core.tenant)
 
     def _dispatch(self) -> None:
+        _leave_signals_to_others()
         pace = Pace(self)
         try:
             with self._core.store.watch(self._topic, tenant=self._core.tenant) as watch:

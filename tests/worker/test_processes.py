@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from stepfast import Stepfast
 from stepfast.testing import Effects
+from stepfast.worker import _arrivals
 from tests.worker.kit import ADDRESS, PAIRS, SECONDS, Launch
 
 HUP = [signal.SIGTERM, signal.SIGINT]
@@ -120,6 +122,32 @@ def test_a_worker_told_to_stop_lets_its_handler_end(launch: Launch, sf: Stepfast
     program.end()
     assert fate(ended(sf, intent_id)) == ("COMPLETED", 1, 0)
     assert fate(sf.get_intent(later)) == ("DELIVERED", 0, 0)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals of threads are POSIX's")
+def test_a_signal_to_stop_is_seen_before_python_has_handled_it() -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    assert main == threading.get_ident()
+    handled: list[int] = []
+    before = {
+        number: signal.signal(number, lambda n, _: handled.append(n)) for number in (signal.SIGTERM, signal.SIGUSR1)
+    }
+    try:
+        with _arrivals() as has_arrived:
+            assert not has_arrived()
+            signal.pthread_kill(main, signal.SIGUSR1)
+            assert not has_arrived(), "this one is none of ours"
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+            signal.pthread_kill(main, signal.SIGTERM)
+            assert has_arrived(), "it is pending"
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+            assert has_arrived(), "it has arrived"
+        assert handled == [signal.SIGUSR1, signal.SIGTERM]
+        assert signal.set_wakeup_fd(-1) == -1, "nothing is left behind"
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @PAIRS
