@@ -96,13 +96,8 @@ def remembered(stage: Stage) -> Any:
     librarian = llm_of(stage, "librarian", remembering)
     librarian.model = "librarian"
     memory = Memory(llm=librarian, storage=Shelf(stage.folder / "memory", stage.boundary), embedder=embed)
-    agent = Agent(
-        role="clerk",
-        goal="find",
-        backstory="finds",
-        llm=llm_of(stage, "clerk", clerk),
-        tools=[tools["price"], tools["tax"]],
-    )
+    llm = llm_of(stage, "clerk", clerk)
+    agent = Agent(role="clerk", goal="find", backstory="finds", llm=llm, tools=[tools["price"], tools["tax"]])
     tasks = [
         Task(description=f"Find the {topic} of a lamp.", expected_output="it", agent=agent)
         for topic in ("price", "tax")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -276,14 +275,6 @@ def test_dates_ids_and_what_the_user_names_do_not_count_as_changes(url: str) -> 
     other = normalised("On 2027-01-02 at 10:00, run 1b5c2f0e-7f0e-4c6e-9d43-0123456789ab, ticket 17", None)
     assert one == other
     assert normalised("ticket 17", lambda text: text.replace("17", "n")) == "ticket n"
-
-
-def test_nothing_of_an_llms_configuration_is_stored(tmp_path: Path, desk: Desk) -> None:
-    llm = ScriptedLLM(desk.script)
-    llm.api_key = "sk-very-secret"
-    with durable(make_crew(llm, [desk.tool]), "r", f"sqlite:///{tmp_path}/s.db") as crew:
-        crew.kickoff()
-    assert all(b"sk-very-secret" not in path.read_bytes() for path in tmp_path.iterdir())
 
 
 def test_no_socket_is_opened(url: str, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

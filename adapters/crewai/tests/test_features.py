@@ -64,7 +64,9 @@ def test_a_crew_is_planned_once(url: str) -> None:
 
 def test_a_crew_that_was_planned_can_be_kicked_off_again(url: str) -> None:
     planner = ScriptedLLM(plans)
-    crew = make_crew(ScriptedLLM(lambda messages: "done"), [], ("One {x}.", "Two."), planning=True, planning_llm=planner)
+    crew = make_crew(
+        ScriptedLLM(lambda messages: "done"), [], ("One {x}.", "Two."), planning=True, planning_llm=planner
+    )
     with durable(crew, "r", url) as runs:
         assert runs.kickoff({"x": "a"}).raw == runs.kickoff({"x": "a"}).raw == "done"
     assert planner.calls == 1
@@ -235,7 +237,7 @@ def test_a_step_callback_is_not_repeated(url: str, of: str) -> None:
     def make() -> Crew:
         crew = make_crew(ScriptedLLM(work), [desk.tool], **({"step_callback": tell} if of == "crew" else {}))
         if of == "agent":
-            crew.agents[0].step_callback = tell
+            crew.agents[0].step_callback = tell  # type: ignore[attr-defined]
         return crew
 
     with durable(make(), "whole", url) as runs:

@@ -49,7 +49,7 @@ class Words(TypedDict, total=False):
     labels: Mapping[str, str] | None
     prices: Prices | None
     normalise: Callable[[str], str] | None
-    redact: Callable[[Any], Any] | None
+    redact: Callable[[str], str] | None
     max_delivery_attempts: int | None
     wait: float | None
 
@@ -74,15 +74,16 @@ def durable(
     labels: Mapping[str, str] | None = None,
     prices: Prices | None = None,
     normalise: Callable[[str], str] | None = None,
-    redact: Callable[[Any], Any] | None = None,
+    redact: Callable[[str], str] | None = None,
     max_delivery_attempts: int | None = None,
     wait: float | None = None,
 ) -> DurableCrew | DurableFlow:
     """Make the runs of a crew or a flow durable: each has a name, and started again it goes on where it stopped.
 
     ``run_id`` is the name where ``kickoff`` gets none. ``normalise`` returns a prompt without what changes by itself,
-    in addition to dates and uuids, and is used for comparing only. ``redact`` is called with a tool's arguments and
-    returns what the journal shows of them. The shared options are described in the documentation of adapters.
+    in addition to dates and uuids, and is used for comparing only. ``redact`` is called with every text before it is
+    stored, and returns what may be; called with that, it must return the same. The shared options are described in the
+    documentation of adapters.
     """
     options = Options(
         run_id,

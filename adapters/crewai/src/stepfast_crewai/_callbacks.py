@@ -31,7 +31,7 @@ def stepped(function: Any, kind: str, models: dict[str, type[BaseModel]], *, kee
     def perform(place: Place, call: Callable[[], Any]) -> Flow[Any]:
         def packed(value: Any) -> dict[str, Any]:
             try:
-                return pack_value(place.attempt.run.codec, value)
+                return place.attempt.redacted(pack_value(place.attempt.run.codec, value))  # type: ignore[no-any-return]
             except Unencodable:
                 if keep:
                     raise

@@ -93,7 +93,7 @@ async def aquery(place: Place, original: Callable[..., Any], knowledge: Any, *ar
 def _place(place: Place, kind: str, asked: Any) -> Place:
     # What a memory asks its LLM depends on what other runs have stored there since: that is not the crew's drift.
     place.attempt.check()
-    return place.inner(place.occurrences.key(kind, digest(plain(asked))), shifting=True)
+    return place.inner(place.occurrences.key(kind, digest(place.attempt.redacted(plain(asked)))), shifting=True)
 
 
 def _dumped(found: list[BaseModel]) -> list[dict[str, Any]]:

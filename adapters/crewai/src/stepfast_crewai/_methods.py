@@ -38,7 +38,7 @@ async def kickoff_async(
     if flow.stream or type(flow).__module__.partition(".")[0] == "crewai":
         return await original(flow, inputs, *args, **kwargs)
     place.attempt.check()
-    name = place.occurrences.key("flow", type(flow).__name__, digest(plain(inputs or {})))
+    name = place.occurrences.key("flow", type(flow).__name__, digest(place.attempt.redacted(plain(inputs or {}))))
     inner = place.inner(name, flow=flow)
     with place.attempt.guarded():
         # The id of the state is in what users and persistence keep, so it stays the same.
@@ -90,7 +90,7 @@ async def execute_method(
             state = plain(flow._copy_and_serialize_state())
             place.snapshot += 1
             packed |= {"state": state, "number": place.snapshot}
-            await scope.record(packed, key=OUTPUT, name=str(name), kind="method")
+            await scope.record(place.attempt.redacted(packed), key=OUTPUT, name=str(name), kind="method")
         return output
 
     inner.task = f"method {name}"

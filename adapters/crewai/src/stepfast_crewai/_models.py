@@ -75,7 +75,8 @@ def _calling(place: Place, llm: Any, given: Arguments, ask: Callable[[Counter[st
     attempt = place.attempt
     attempt.check()
     model = given.get("response_model")
-    request = place.requests.of(llm, given.get("messages"), given.get("tools"), model, not place.used)
+    messages = attempt.redacted(given.get("messages"))
+    request = place.requests.of(llm, messages, given.get("tools"), model, not place.used)
     key = place.occurrences.key("model", key_of(request))
     with attempt.guarded():
         key = yield from _known(place, key, request)
@@ -87,7 +88,9 @@ def _calling(place: Place, llm: Any, given: Arguments, ask: Callable[[Counter[st
 
     def packed(answer: Any) -> dict[str, Any]:
         live.append(answer)
-        return {**pack(answer), "tokens": dict(tokens)}
+        packed = pack(answer)
+        kept = attempt.redacted(packed)
+        return {**kept, "tokens": dict(tokens), **({} if kept == packed else {"redacted": True})}
 
     found, replayed = yield from model_call(
         attempt,
@@ -102,6 +105,7 @@ def _calling(place: Place, llm: Any, given: Arguments, ask: Callable[[Counter[st
         on_drift="accept",  # looked at above: a recorded request is found by what it asks
     )
     place.last = key
+    place.hidden = key if replayed and found.get("redacted") else None
     place.spend(agent, found.get("tokens") or {})
     if not replayed:
         return live[-1]

@@ -20,6 +20,7 @@ def asking(place: Place, name: str, question: str, evidence: Any, outcomes: tupl
     """Return the flow that poses a question in a place and returns its answer, or suspends the run."""
     place.attempt.check()
     key = place.occurrences.key("ask", name)
+    question, evidence = place.attempt.redacted([question, evidence])
     with place.attempt.guarded():
         return (yield from place.scope.asking(question, key=key, evidence=evidence, outcomes=outcomes))
 

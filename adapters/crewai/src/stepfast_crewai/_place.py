@@ -33,7 +33,7 @@ class CrewAttempt(Attempt):
         run: Run | AsyncRun,
         settings: Settings,
         normalise: Normaliser | None = None,
-        redact: Callable[[Any], Any] | None = None,
+        redact: Normaliser | None = None,
     ) -> None:
         super().__init__(run, settings, tools_may_raise=True)
         self.keeper = None
@@ -45,6 +45,16 @@ class CrewAttempt(Attempt):
                 self.models.setdefault(step.scope, []).append(step)
         self.threaded = False  # CrewAI works in a thread of its own, and this one iterates over a stream
         self.counting = threading.Lock()
+
+    def redacted(self, value: Any) -> Any:
+        """Return a value as it may be stored: each text in it as ``redact`` returns it."""
+        if self.redact is None:
+            return value
+        if isinstance(value, str):
+            return self.redact(value)
+        if isinstance(value, Mapping):
+            return {self.redacted(name): self.redacted(item) for name, item in value.items()}
+        return [self.redacted(item) for item in value] if isinstance(value, list | tuple) else value
 
     def reporting(self, agent: str, doing: str, step: int | None = None) -> Flow[None]:
         """Show the task and the agent with each call; the step is the number of the task."""
@@ -97,6 +107,7 @@ class Place:
         self.occurrences = Counted()
         self.requests = Requests(attempt.normalise)
         self.used: set[str] = set()  # keys of model calls that were asked for in this pass
+        self.hidden: str | None = None  # the key of the last model call, if its answer was replayed without its secrets
         self.last: str | None = None  # the key of the last call, if that was a model's
         self.failed: dict[str, str] = {}  # one-shot tool calls that raised since the last model call
         self.snapshot = 0  # the number of the newest state of a flow
@@ -155,7 +166,8 @@ class Place:
             output = make()
         self.saved()
         with self.attempt.flying(), self.attempt.guarded():
-            self.scope.record(pack(output), key=OUTPUT, name=name, kind=kind)
+            packed, name = self.attempt.redacted([pack(output), name])
+            self.scope.record(packed, key=OUTPUT, name=name, kind=kind)
         return output
 
     async def amemo(self, make: Make, pack: Make, unpack: Make, *, name: str, kind: str) -> Any:
@@ -168,7 +180,8 @@ class Place:
         if self.saves:
             await asyncio.to_thread(self.saved)
         with self.attempt.flying(), self.attempt.guarded():
-            await awaited(self.scope).record(pack(output), key=OUTPUT, name=name, kind=kind)
+            packed, name = self.attempt.redacted([pack(output), name])
+            await awaited(self.scope).record(packed, key=OUTPUT, name=name, kind=kind)
         return output
 
     def ends_thread(self, error: BaseException) -> bool:

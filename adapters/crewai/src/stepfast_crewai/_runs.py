@@ -46,7 +46,7 @@ class Options(NamedTuple):
     labels: Mapping[str, str] | None = None
     prices: Prices | None = None
     normalise: Normaliser | None = None
-    redact: Callable[[Any], Any] | None = None
+    redact: Normaliser | None = None
     max_delivery_attempts: int | None = None
     wait: float | None = None
 
@@ -115,6 +115,22 @@ class Durable:
             **self._settings.run_options(_FRAMEWORK, **{record["kind"]: self._name}),
         }
 
+    def _begun(self, attempt: CrewAttempt, record: dict[str, Any], kept: Any, recorded: dict[str, Any]) -> Opened:
+        """Compare what the run was begun with; of the inputs, those that the caller has passed still have secrets."""
+        check(recorded, kept, self._settings.on_drift, attempt.run.run_id)
+        inputs = recorded["inputs"]
+        if kept["inputs"] == inputs:
+            inputs = record["inputs"]
+        elif recorded.get("redacted"):
+            raise InvalidInput(
+                "inputs: redact= has taken a part of the recorded ones out of the store; pass them again."
+            )
+        return Opened(attempt.run, Place(attempt, attempt.run), inputs)
+
+    def _kept(self, attempt: CrewAttempt, record: dict[str, Any]) -> dict[str, Any]:
+        kept: dict[str, Any] = attempt.redacted(record)
+        return kept if kept["inputs"] == record["inputs"] else {**kept, "redacted": True}
+
     # --- blocking ----------------------------------------------------------------------------------
 
     @contextmanager
@@ -130,9 +146,9 @@ class Durable:
             opening = nullcontext(given)
         with opening as opened:
             attempt = CrewAttempt(opened, self._settings, self._normalise, self._redact)
-            recorded = opened.record(record, key=f"{_FRAMEWORK}.{self._name}.{RECORD}")
-            check(recorded, record, self._settings.on_drift, opened.run_id)
-            found = Opened(opened, Place(attempt, opened), recorded["inputs"])
+            kept = self._kept(attempt, record)
+            recorded = opened.record(kept, key=f"{_FRAMEWORK}.{self._name}.{RECORD}")
+            found = self._begun(attempt, record, kept, recorded)
             with attempt.concluding():
                 try:
                     with standing.standing(found.place), people():
@@ -141,7 +157,7 @@ class Durable:
                     attempt.settled()
             if given is None and not opened.replaying:
                 usage = opened.drive(attempt.meter.complete(opened))
-                opened.complete({**summary(found.result), "usage": usage.as_dict()})
+                opened.complete({**attempt.redacted(summary(found.result)), "usage": usage.as_dict()})
 
     def _waiting(self, waits: Suspended) -> Waiting:
         """Return what a run waits for where the caller wants it returned; raise it otherwise."""
@@ -181,9 +197,9 @@ class Durable:
             opening = self._store.get().aclient().run(self._named(run_id), **self._options(record))
         async with opening as opened:
             attempt = CrewAttempt(opened, self._settings, self._normalise, self._redact)
-            recorded = await awaited(opened).record(record, key=f"{_FRAMEWORK}.{self._name}.{RECORD}")
-            check(recorded, record, self._settings.on_drift, opened.run_id)
-            found = Opened(opened, Place(attempt, opened), recorded["inputs"])
+            kept = self._kept(attempt, record)
+            recorded = await awaited(opened).record(kept, key=f"{_FRAMEWORK}.{self._name}.{RECORD}")
+            found = self._begun(attempt, record, kept, recorded)
             with attempt.concluding():
                 try:
                     with standing.standing(found.place), people():
@@ -192,7 +208,7 @@ class Durable:
                     await asyncio.shield(asyncio.to_thread(attempt.settled))
             if given is None and not opened.replaying:
                 usage = await opened.drive(attempt.meter.complete(opened))
-                opened.complete({**summary(found.result), "usage": usage.as_dict()})
+                opened.complete({**attempt.redacted(summary(found.result)), "usage": usage.as_dict()})
 
     async def _awaiting(self, waits: Suspended) -> Waiting:
         if self._settings.on_wait == "return":

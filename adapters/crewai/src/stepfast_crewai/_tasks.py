@@ -184,7 +184,8 @@ def _keeping(inner: Place, crew: Any) -> tuple[Callable[[Any], Any], Callable[[A
 
 def _crew_place(place: Place, crew: Any, inputs: Any) -> Place:
     place.attempt.check()
-    return place.inner(place.occurrences.key("crew", crew.name or "crew", digest(plain(inputs or {}))), crew=crew)
+    asked = digest(place.attempt.redacted(plain(inputs or {})))
+    return place.inner(place.occurrences.key("crew", crew.name or "crew", asked), crew=crew)
 
 
 def _crew_restored(inner: Place, crew: Any, recorded: dict[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from crewai.tools.tool_failure import ToolFailure
 from crewai.utilities.string_utils import sanitize_tool_name
 from pydantic import BaseModel
 
-from stepfast import Codec
+from stepfast import Codec, Diverged
 from stepfast.adapters import COMPOSITE, RETRY, Policy, declared, digest, pack_output, plain, tool_call, unpack_output
 from stepfast.flow import Flow
 
@@ -131,7 +131,8 @@ class _Call:
         self.name = _name(tool)
         self.arguments = arguments
         self.policy: Policy = place.attempt.settings.policies.of(self.name, self.tool, _kind(tool))
-        self.asked = digest([self.name, plain(arguments)])
+        self.shown = place.attempt.redacted(plain(arguments))
+        self.asked = digest([self.name, self.shown])
         self.error: Exception | None = None
         self.output: Any = None
         if self.policy.kind not in ("retry", "composite") and self.asked in place.failed:
@@ -145,21 +146,30 @@ class _Call:
         return self.place.inner(self.key)
 
     def flow(self, effect: Callable[[], Any]) -> Flow[tuple[Any, bool]]:
-        shown = plain(self.arguments)
-        redact = self.place.attempt.redact
-        return tool_call(
-            self.place.attempt,
-            self.place.scope,
+        place = self.place
+        if place.hidden is not None and place.scope.recorded(self.key) is None:
+            with place.attempt.guarded():
+                yield from place.scope.voiding(place.hidden, "its secrets were redacted")
+                raise Diverged(
+                    f"tool {self.name} was to be called with what a model had answered, and redact= has taken a part "
+                    "of that out of the store. The answer was set aside: start the run again, and the model is asked "
+                    "again.",
+                    key=place.hidden,
+                )
+        flow = tool_call(
+            place.attempt,
+            place.scope,
             key=self.key,
             name=self.name,
             policy=self.policy,
-            inputs=[self.name, shown if redact is None else redact(shown)],
+            inputs=[self.name, self.shown],
             arguments=self.arguments,
             effect=effect,
             agent="",
             pack=self._pack,
             unpack=unpack_output,
         )
+        return (yield from flow)
 
     def made(self, output: Any) -> Any:
         self.output = output
@@ -177,7 +187,7 @@ class _Call:
             output = {_FAILURE: output.model_dump(mode="json")}
         elif isinstance(output, BaseModel) and isinstance(output, self._schema() or ()):
             output = {_MODEL: output.model_dump(mode="json")}
-        return pack_output(codec, output, changed)
+        return self.place.attempt.redacted(pack_output(codec, output, changed))  # type: ignore[no-any-return]
 
     def _schema(self) -> Any:
         found = getattr(self.tool, "result_schema", None)
