@@ -19,7 +19,9 @@ async def test_every_seam_is_in_ag2_and_inert_outside_of_a_run() -> None:
     assert (reply.body, model.calls) == ("done", 2)
 
 
-@pytest.mark.parametrize("seam", _turns.SEAMS, ids=lambda seam: f"{seam.owner.rpartition(':')[2]}.{seam.name}")
+@pytest.mark.parametrize(
+    "seam", [*_turns.SEAMS, _turns.MCP], ids=lambda seam: f"{seam.owner.rpartition(':')[2]}.{seam.name}"
+)
 def test_a_missing_seam_is_refused(seam: Seam, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = seam._replace(name=f"{seam.name}_gone")
     monkeypatch.setattr(_turns, "SEAMS", [missing])

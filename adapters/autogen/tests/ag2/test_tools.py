@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from ag2.events import (
     ToolResultEvent,
 )
 from ag2.middleware import BaseMiddleware, Middleware
+from ag2.tools.toolkits.mcp_server import MCPStdioServerConfig, MCPToolkit
 from pydantic import BaseModel
 
 from adapters.autogen.tests.ag2.kit import (
@@ -255,6 +258,34 @@ async def test_what_a_person_says_is_the_result_whatever_it_looks_like(url: str)
         async with AsyncStepfast(url) as sf:
             await sf.answer("talk", "done", value={"result": "ok"})
         assert (await talk.ask("go")).body == "{'result': 'ok'}"
+
+
+SERVER = """
+import sys
+from mcp.server import MCPServer
+
+server = MCPServer("shop")
+
+@server.tool()
+def charge(amount: int) -> str:
+    with open(sys.argv[1], "a") as effects:
+        effects.write(f"{amount} ")
+    return f"charged {amount}"
+
+server.run("stdio")
+"""
+
+
+async def test_a_tool_of_an_mcp_server_is_called_once(url: str, tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(SERVER)
+    config = MCPStdioServerConfig(command=sys.executable, args=[str(tmp_path / "server.py"), str(tmp_path / "effects")])
+    breaking = Breaking(tools_then_say(call("charge", amount=3)), 2)
+
+    def agent() -> Agent[Any]:
+        return Agent("a", config=Scripted(breaking), tools=[MCPToolkit(config)])
+
+    assert (await until_done(agent, url, "go", policies={"charge": "once"})).body == "charged 3"
+    assert (tmp_path / "effects").read_text() == "3 "
 
 
 async def test_a_final_result_ends_the_turn_and_an_unknown_tool_is_an_error_for_the_model(url: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from importlib.util import find_spec
 from typing import Any
 
 from ag2 import Middleware
@@ -258,10 +258,10 @@ SEAMS = [
 ]
 
 
-# Tools of an MCP server, in environments that have what those need.
+# Tools of an MCP server, where AG2 has found the package that they need.
 MCP = Seam("ag2.tools.toolkits.mcp_server.toolkit:_MCPProxyTool", "__call__", at_tool)
 
 
 def install() -> None:
     """Put the seams into AG2, once; `InvalidInput` names one that its version does not have."""
-    install_seams("ag2", VERSIONS, [*SEAMS, MCP] if find_spec("mcp") and find_spec("httpx2") else SEAMS)
+    install_seams("ag2", VERSIONS, [*SEAMS, MCP] if "mcp" in sys.modules else SEAMS)
