@@ -30,6 +30,7 @@ STORIES = {
 
 # Each needs a framework: the tests of the adapter run it.
 OF_ADAPTERS = {
+    "autogen_team": "autogen",
     "crewai_order": "crewai",
     "langgraph_agent": "langgraph",
     "openai_agents_refund": "openai_agents",

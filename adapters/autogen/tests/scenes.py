@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import warnings
 from collections.abc import Callable
@@ -32,9 +31,7 @@ from autogen_core.code_executor import CodeExecutor, CodeResult
 from autogen_core.models import LLMMessage
 
 from adapters.autogen.tests.kit import Script, Scripted, call, in_turns, outputs
-from stepfast import AsyncStepfast, NotFound, Stepfast, Suspended
 from stepfast.testing import Stage, scene
-from stepfast.testing.scenes import approved_or_by_effect
 from stepfast_autogen import durable, idempotency_key, idempotent, once
 
 warnings.filterwarnings("ignore", "No approval function", UserWarning)  # it is a scripted executor
@@ -386,18 +383,6 @@ def transcript(messages: Any) -> list[Any]:
     return sorted(said.items())
 
 
-async def go_on(stage: Stage, team: Any) -> Any:
-    """The second run of the conversation. The matrix answers what the first asks; this answers what the second does."""
-    while True:
-        try:
-            return await team.run(task="And once more")
-        except Suspended as waits:
-            async with AsyncStepfast(stage.url) as sf:
-                for question in await sf.decisions(waits.run_id):
-                    answer = approved_or_by_effect(stage, question)
-                    await sf.answer(waits.run_id, key=question["key"], **answer)
-
-
 async def play(stage: Stage) -> Any:
     build = TEAMS[stage.options["team"]]
     with durable(
@@ -409,22 +394,15 @@ async def play(stage: Stage) -> Any:
             first = item
         result = [transcript(first.messages), first.stop_reason]
         if stage.options.get("again"):
-            second = await go_on(stage, team)
+            second = await team.run(task="And once more")
             result += [transcript(second.messages), len(await team.messages())]
         return result
 
 
-def finished(stage: Stage) -> list[str]:
-    """The finished calls of all runs of the conversation."""
-    found: list[str] = []
-    with Stepfast(stage.url) as sf:
-        for name in (stage.run_id, f"{stage.run_id}#2"):
-            with contextlib.suppress(NotFound):
-                steps = [step for step in sf.steps(name) if step["status"] == "FINISHED" and not step["voided"]]
-                found += [f"model:{step['name']}" if step["kind"] == "model" else step["name"] for step in steps]
-    return found
+def runs(stage: Stage) -> list[str]:
+    return [stage.run_id, f"{stage.run_id}#2"]
 
 
-@scene(once=ONE_SHOTS, at_once=4, finished=finished)
+@scene(once=ONE_SHOTS, at_once=4, runs=runs)
 def conversation(stage: Stage) -> Any:
     return asyncio.run(play(stage))

@@ -38,7 +38,7 @@ class TeamAttempt(Attempt):
         super().__init__(run, settings)
         self.keeper = None
         self.errors: list[Exception] = []  # what models and tools raised; AgentChat keeps only the texts
-        self._under_way: set[asyncio.Future[Any]] = set()
+        self._calls: set[asyncio.Future[Any]] = set()
 
     @property
     def stopping(self) -> bool:
@@ -47,20 +47,20 @@ class TeamAttempt(Attempt):
     async def calling(self, call: Coroutine[Any, Any, T]) -> T:
         """Await a call as a task of its own, which `abandon` can cancel without cancelling AgentChat's task."""
         task = asyncio.ensure_future(call)
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
         return await task
 
     def abandon(self) -> None:
         """Stop the pass at once: cancel the calls that are under way, and refuse further ones."""
         self.stop(Abandoned("the caller has left the run"))
-        for task in list(self._under_way):
+        for task in list(self._calls):
             task.cancel()
 
-    async def settled(self) -> None:
+    async def landed(self) -> None:
         """Wait until no call is under way: its outcome can only be recorded while the run is open."""
-        while self._under_way:
-            await asyncio.wait(list(self._under_way))
+        while self._calls:
+            await asyncio.wait(list(self._calls))
 
     def original(self, error: BaseException) -> BaseException:
         """Return what a model or tool raised, for the RuntimeError that AgentChat makes of it."""
@@ -122,7 +122,7 @@ class Stage:
         try:
             yield
         finally:
-            await attempt.settled()
+            await attempt.landed()
             self.attempt = None
 
 
