@@ -91,9 +91,12 @@ def wire(messages: list[Any]) -> list[Any]:
             told.append(["answered", each.content, [[c.name, c.arguments] for c in each.tool_calls.calls]])
         elif isinstance(each, ToolResultsEvent):
             told.append(["results", *outputs([each])])
-        elif isinstance(each, HumanMessage):
-            told.append(["person", each.content])
     return told
+
+
+def said(messages: list[Any]) -> list[str]:
+    """What people answered; side by side they answer in any order, and no provider is sent it."""
+    return sorted(each.content for each in messages if isinstance(each, HumanMessage))
 
 
 class Broken(Exception):

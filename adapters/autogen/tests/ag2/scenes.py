@@ -10,7 +10,7 @@ from ag2.events import ModelMessageChunk, ModelResponse, ToolResultEvent
 from ag2.middleware import approval_required
 from pydantic import BaseModel
 
-from adapters.autogen.tests.ag2.kit import Scripted, asked, call, calls, outputs, say, wire
+from adapters.autogen.tests.ag2.kit import Scripted, asked, call, calls, outputs, said, say, wire
 from stepfast import AsyncStepfast, Stepfast
 from stepfast.testing import Stage, scene
 from stepfast.testing.scenes import approved_or_by_effect
@@ -186,7 +186,8 @@ def people(stage: Stage) -> Any:
         agent = Agent("clerk", config=scripted(stage, "clerk", script), tools=tools)
         with made(stage, agent) as clerk:
             reply = await clerk.ask("A green lamp")
-            return [reply.body, wire(list(await reply.history.get_events()))]
+            events = list(await reply.history.get_events())
+            return [reply.body, wire(events), said(events)]
 
     return asyncio.run(play())
 
