@@ -404,6 +404,13 @@ class RunFace(Place):
         """Return ``report`` as a flow; the options are the same."""
         return self._session.report(doing, step, every)
 
+    def noting(self, event_type: str, notes: Sequence[Mapping[str, Any]]) -> Flow[None]:
+        """Return the flow that adds events to the history for those who watch, each with its details, in one commit.
+
+        ``event_type`` begins with ``intent.``. Nothing depends on them: a run that waits or is finished gets none.
+        """
+        return self._session.note_events(event_type, notes)
+
     def poison(self, error: BaseException) -> None:
         """Make every later call of this run raise ``error``: for callers that must not raise where they stand."""
         self._session.poison = error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stepfast import inputs as check
@@ -74,6 +75,15 @@ class Reporting(Vault):
         except StoreError as error:  # the heart goes on trying, and no harm is done before the lease has run out
             log.warning("where run %s is could not be told: %s", self.name, error)
 
+    def note_events(self, event_type: str, notes: Sequence[Mapping[str, Any]]) -> Flow[None]:
+        """Add events to the history, in one commit; they change nothing, and one that cannot be written is let go."""
+        if self.waits is not None or self.poison is not None or self.lease is None or not notes:
+            return
+        try:
+            yield Do([_as_event(self.lease, dict(each), event_type) for each in notes])
+        except (Fenced, NotFound, AlreadyFinished, StoreError) as error:  # what the run does next will meet it as well
+            log.info("%d events of run %s could not be noted: %s", len(notes), self.name, error)
+
     def last_words(self) -> list[Op[Any]]:
         """What was not told yet, to go along with a commit that renews the lease or gives it up."""
         with self._reporting:
@@ -82,5 +92,5 @@ class Reporting(Vault):
         return [] if where is None or self.lease is None else [_as_event(self.lease, where)]
 
 
-def _as_event(lease: Lease, where: dict[str, Any]) -> AppendEvent:
-    return AppendEvent(intent_id=lease.intent_id, lease=lease, note_id=new_id(), event_type=PROGRESS, details=where)
+def _as_event(lease: Lease, details: dict[str, Any], event_type: str = PROGRESS) -> AppendEvent:
+    return AppendEvent(intent_id=lease.intent_id, lease=lease, note_id=new_id(), event_type=event_type, details=details)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from stepfast import Conflict, Diverged, Suspended
+from stepfast import Conflict, Diverged, InvalidInput, Suspended
 from stepfast.ops import PutRecord
 from tests.run.kit import Calls, Way, both
 
@@ -67,6 +67,20 @@ async def test_the_journal_is_read_and_a_step_set_aside_by_public_names(way: Way
         await run.drive(scope.voiding("b c", "nothing is left of it"))
         assert scope.recorded("b c") is None
         assert run.steps() == ["a"]
+
+
+@both
+async def test_events_for_watching_are_in_the_history(way: Way) -> None:
+    sf = way.open()
+    async with sf.run("r") as run:
+        await run.drive(run.noting("intent.crew", [{"event": "task_started"}, {"event": "task_completed"}]))
+        await run.drive(run.noting("intent.crew", []))
+        with pytest.raises(InvalidInput, match="event_type: must start with"):
+            await run.drive(run.noting("crew", [{}]))
+    async with sf.run("r") as run:
+        await run.drive(run.noting("intent.crew", [{"event": "late"}]))
+    noted = [event["details"] for event in await sf.events("r") if event["event_type"] == "intent.crew"]
+    assert noted == [{"event": "task_started"}, {"event": "task_completed"}]
 
 
 @both

@@ -50,6 +50,7 @@ class Words(TypedDict, total=False):
     prices: Prices | None
     normalise: Callable[[str], str] | None
     redact: Callable[[str], str] | None
+    mirror: bool
     max_delivery_attempts: int | None
     wait: float | None
 
@@ -75,6 +76,7 @@ def durable(
     prices: Prices | None = None,
     normalise: Callable[[str], str] | None = None,
     redact: Callable[[str], str] | None = None,
+    mirror: bool = True,
     max_delivery_attempts: int | None = None,
     wait: float | None = None,
 ) -> DurableCrew | DurableFlow:
@@ -82,8 +84,8 @@ def durable(
 
     ``run_id`` is the name where ``kickoff`` gets none. ``normalise`` returns a prompt without what changes by itself,
     in addition to dates and uuids, and is used for comparing only. ``redact`` is called with every text before it is
-    stored, and returns what may be; called with that, it must return the same. The shared options are described in the
-    documentation of adapters.
+    stored, and returns what may be; called with that, it must return the same. ``mirror``: CrewAI's events are in the
+    history of the run. The shared options are described in the documentation of adapters.
     """
     options = Options(
         run_id,
@@ -96,6 +98,7 @@ def durable(
         prices,
         normalise,
         redact,
+        mirror,
         max_delivery_attempts,
         wait,
     )

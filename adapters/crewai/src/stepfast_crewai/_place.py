@@ -14,6 +14,7 @@ from stepfast.adapters import Attempt, Occurrences, Settings, Standing, Stopped
 from stepfast.faces import awaited, blocking
 from stepfast.flow import Flow
 
+from ._events import Mirror
 from ._requests import Normaliser, Requests
 
 Make = Callable[..., Any]
@@ -34,11 +35,13 @@ class CrewAttempt(Attempt):
         settings: Settings,
         normalise: Normaliser | None = None,
         redact: Normaliser | None = None,
+        mirror: bool = False,
     ) -> None:
         super().__init__(run, settings, tools_may_raise=True)
         self.keeper = None
         self.normalise = normalise
         self.redact = redact
+        self.mirror = Mirror(self, on=mirror and not run.replaying)
         self.models: dict[str, list[Any]] = {}  # by scope: model calls that earlier attempts had recorded
         for step in run.journal():
             if step.kind == "model":
@@ -59,10 +62,11 @@ class CrewAttempt(Attempt):
     def reporting(self, agent: str, doing: str, step: int | None = None) -> Flow[None]:
         """Show the task and the agent with each call; the step is the number of the task."""
         place = here()
-        if place is None:
-            return super().reporting(agent, doing, step)
-        shown = ", ".join(word for word in (place.task, doing) if word)
-        return super().reporting(agent or place.agent, shown, place.number)
+        if place is not None:
+            agent, step = agent or place.agent, place.number
+            doing = ", ".join(word for word in (place.task, doing) if word)
+        yield from super().reporting(agent, doing, step)
+        yield from self.mirror.writing()
 
 
 class Counted(Occurrences):

@@ -21,6 +21,7 @@ from stepfast.adapters import (
     StoreLike,
     apart,
     apart_async,
+    flag,
 )
 from stepfast.faces import awaited
 
@@ -47,6 +48,7 @@ class Options(NamedTuple):
     prices: Prices | None = None
     normalise: Normaliser | None = None
     redact: Normaliser | None = None
+    mirror: bool = True
     max_delivery_attempts: int | None = None
     wait: float | None = None
 
@@ -74,6 +76,7 @@ class Durable:
         self._run_id = options.run_id
         self._normalise = options.normalise
         self._redact = options.redact
+        self._mirror = flag("mirror", options.mirror)
         self._settings = Settings(
             on_in_doubt=options.on_in_doubt,
             policies=options.policies,
@@ -145,16 +148,17 @@ class Durable:
         else:
             opening = nullcontext(given)
         with opening as opened:
-            attempt = CrewAttempt(opened, self._settings, self._normalise, self._redact)
+            attempt = CrewAttempt(opened, self._settings, self._normalise, self._redact, self._mirror)
             kept = self._kept(attempt, record)
             recorded = opened.record(kept, key=f"{_FRAMEWORK}.{self._name}.{RECORD}")
             found = self._begun(attempt, record, kept, recorded)
             with attempt.concluding():
                 try:
-                    with standing.standing(found.place), people():
+                    with standing.standing(found.place), people(), attempt.mirror.listening():
                         yield found
                 finally:
                     attempt.settled()
+                    opened.drive(attempt.mirror.writing(last=True))
             if given is None and not opened.replaying:
                 usage = opened.drive(attempt.meter.complete(opened))
                 opened.complete({**attempt.redacted(summary(found.result)), "usage": usage.as_dict()})
@@ -196,16 +200,17 @@ class Durable:
         if given is None:
             opening = self._store.get().aclient().run(self._named(run_id), **self._options(record))
         async with opening as opened:
-            attempt = CrewAttempt(opened, self._settings, self._normalise, self._redact)
+            attempt = CrewAttempt(opened, self._settings, self._normalise, self._redact, self._mirror)
             kept = self._kept(attempt, record)
             recorded = await awaited(opened).record(kept, key=f"{_FRAMEWORK}.{self._name}.{RECORD}")
             found = self._begun(attempt, record, kept, recorded)
             with attempt.concluding():
                 try:
-                    with standing.standing(found.place), people():
+                    with standing.standing(found.place), people(), attempt.mirror.listening():
                         yield found
                 finally:
                     await asyncio.shield(asyncio.to_thread(attempt.settled))
+                    await awaited(opened).drive(attempt.mirror.writing(last=True))
             if given is None and not opened.replaying:
                 usage = await opened.drive(attempt.meter.complete(opened))
                 opened.complete({**attempt.redacted(summary(found.result)), "usage": usage.as_dict()})
