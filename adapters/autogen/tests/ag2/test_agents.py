@@ -157,6 +157,19 @@ async def test_a_stream_of_the_users_own_keeps_its_history_once(url: str) -> Non
         assert [each for each in events if each[0] == "asked"] == [["asked", "before"], ["asked", "now"]]
 
 
+async def test_a_finished_turn_leaves_later_ones_in_the_users_stream_alone(url: str) -> None:
+    model = Scripted(lambda messages: say(" | ".join(asked(messages))))
+    for _ in range(2):  # the second time as a new process, with an empty stream
+        stream = MemoryStream()
+        with durable(Agent("a", config=model), store=url) as talk:
+            for _ in range(2):
+                first = await talk.ask("one", stream=stream, run_id="first")
+                second = await talk.ask("two", stream=stream, run_id="second")
+                assert (first.body, second.body) == ("one", "one | two")
+                assert asked(list(await stream.history.get_events())) == ["one", "two"]
+    assert model.calls == 2
+
+
 async def test_a_schema_is_asked_for_again_as_a_turn_of_the_conversation(url: str) -> None:
     class Order(BaseModel):
         amount: int

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from ag2 import AgentReply, MemoryStream
 from ag2.context import ConversationContext
-from ag2.history import MemoryStorage
 from ag2.types import omit
 from ag2.utils import AGENT_CONTEXT_DEPENDENCY_KEY
 
@@ -74,8 +73,8 @@ class Talk:
         if live is None:
             self.events = [*self.events[: end["kept"]], *unpack(end["events"])]
             self.pending = unpack(end["pending"])
-            storage = self.stream.history.storage
-            if isinstance(storage, MemoryStorage):  # any other keeps its history by itself
+            # A stream of the caller's may have it already, and later turns too.
+            if not self.given or len(list(await self.stream.history.get_events())) < len(self.events):
                 await self.stream.history.replace(list(self.events))
             self.stream.pending_messages[:] = list(self.pending)
             response, variables = unpack(end["response"])[0], {**(options.get("variables") or {}), **end["variables"]}
