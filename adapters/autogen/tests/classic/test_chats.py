@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -395,6 +396,39 @@ def test_a_step_is_done_again_after_a_rewind(url: str) -> None:
         assert chats.rewind(step) == 1
         assert len(chats.initiate_chat(message="Go.", silent=True).chat_history) == 4
     assert kit.requests == ["assistant"] * 4
+
+
+def test_an_error_in_one_of_several_chats_ends_the_run_and_the_others_stop(url: str) -> None:
+    began = threading.Event()
+    away = [ConnectionError("away")]
+
+    def failing(messages: kit.Messages) -> Any:
+        assert began.wait(60)
+        return away.pop() if away else "failing done TERMINATE"
+
+    def slow(messages: kit.Messages) -> Any:
+        began.set()
+        return f"slow {len(messages)}" if len(messages) < 8 else "slow done TERMINATE"
+
+    def chats() -> Any:
+        user = UserProxyAgent("user", is_termination_msg=ends, default_auto_reply="more", **QUIET)
+        agents = [
+            AssistantAgent(each.__name__, llm_config=llm(each.__name__, each), max_consecutive_auto_reply=20)
+            for each in (failing, slow)
+        ]
+        queue = [
+            {"chat_id": number, "recipient": agent, "message": "Go.", "silent": True, "summary_method": "last_msg"}
+            for number, agent in enumerate(agents)
+        ]
+        with durable(user, "r", url) as runs:
+            return asyncio.run(runs.a_initiate_chats(queue))
+
+    with pytest.raises(ConnectionError):
+        chats()
+    before = kit.requests.count("slow")
+    found = chats()
+    assert [found[0].summary, found[1].summary] == ["failing done ", "slow done "]
+    assert before <= kit.requests.count("slow") == 4  # none that was finished is made again
 
 
 # --- what is refused ---------------------------------------------------------------------------------
