@@ -59,7 +59,14 @@ def test_a_run_killed_at_a_boundary_goes_on_and_repeats_nothing(name: str, reque
 
 
 @not_sqlite
-@pytest.mark.parametrize("name", ["two agents, a_initiate_chat", "hooks and reply functions"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "two agents, a_initiate_chat",
+        "hooks and reply functions",
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in SAMPLE),
+    ],
+)
 def test_the_same_holds_on_the_other_stores(name: str, store: str, request: pytest.FixtureRequest) -> None:
     kill(name, store, request, points=3)
 
