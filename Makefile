@@ -90,8 +90,9 @@ chaos: .venv/.test $(NEWEST) ## Run the long, randomised kill experiments
 	    run $(call venv,$(name),$(place))/bin/python $(CHAOS) $(call tests,$(name),$(place)) $(ARGS);)) $(verdict)
 
 # CrewAI's pins do not go with the others', so its sections ask a process of its adapter's environment.
-bench: .venv-bench/.bench .venv-crewai/.test ## Run the benchmarks, in an environment of their own
-	BENCH_CREWAI_PYTHON=$(CURDIR)/.venv-crewai/bin/python $(BENCH_PY) -m tests.bench.run $(ARGS)
+bench: .venv-bench/.bench .venv-crewai/.test .venv-autogen/.test ## Run the benchmarks, in an environment of their own
+	BENCH_CREWAI_PYTHON=$(CURDIR)/.venv-crewai/bin/python BENCH_AUTOGEN_PYTHON=$(CURDIR)/.venv-autogen/bin/python \
+	    $(BENCH_PY) -m tests.bench.run $(ARGS)
 
 lint: .venv/.test $(NEWEST) ## Check hygiene, style, format, types and layering
 	$(PY) tests/hygiene.py

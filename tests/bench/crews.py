@@ -47,10 +47,11 @@ def interpreter() -> str | None:
 class Stage:
     """A process of that environment, which does what it is asked for."""
 
-    def __init__(self, python: str) -> None:
+    def __init__(self, python: str, module: str = "crews_stage", names: dict[str, str] = _NAMES) -> None:
         self.spent: dict[str, list[float]] = {}
+        self._names = names
         self._process = subprocess.Popen(
-            [python, "-W", "ignore", "-c", "from tests.bench.crews_stage import main; main()"],
+            [python, "-W", "ignore", "-c", f"from tests.bench.{module} import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -66,11 +67,11 @@ class Stage:
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
-            raise RuntimeError(f"the process with CrewAI ended at {request}")
+            raise RuntimeError(f"the process with the framework ended at {request}")
         return json.loads(answer)
 
     def turn(self, name: str, url: str, turns: int, tools: int) -> float:
-        seconds, spent = self.ask("turn", _NAMES[name], url, turns, tools)
+        seconds, spent = self.ask("turn", self._names[name], url, turns, tools)
         self.spent.setdefault(at_once(name, tools), []).append(spent)
         return float(seconds)
 

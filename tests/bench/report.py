@@ -40,6 +40,9 @@ _TITLES = {
     "crew_added": "CrewAI: what durability adds to a call, from the turns above",
     "crew_stored": "CrewAI: what a run leaves on the disk",
     "crew_kills": "CrewAI: killed at each boundary and started again, what was done twice over all kills",
+    "team": "AutoGen: a turn of a team with a model that takes no time",
+    "team_added": "AutoGen: what durability adds to a call, from the turns above",
+    "team_replay": "AutoGen: a long run that was interrupted goes on, beside the same run of a bare team",
     "pair": "LangGraph: put and put_writes alone, each caller on a thread of its own",
 }
 Row = list[str]

@@ -17,14 +17,15 @@ from tests.bench.remote import REMOTE_SECTIONS
 from tests.bench.savers import SAVER_SECTIONS
 from tests.bench.sections import CORE_SECTIONS, FULL, QUICK, SMOKE, Figure, Scale, Workshop
 from tests.bench.targets import judge
+from tests.bench.teams import TEAM_SECTIONS
 
 STORES: tuple[StoreName, ...] = ("SQLite", "PostgreSQL")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 # The second look, in memory, shows the software's own cost; what it cannot show is left out there.
 _ON_DISK_ONLY = ("ceilings", "handover", "listeners", "blocked", *SAVER_SECTIONS, "agent_kills", "agent_resume")
-_ON_DISK_ONLY += ("crew_stored", "crew_kills")
+_ON_DISK_ONLY += ("crew_stored", "crew_kills", "team_replay")
 _WITH_DBOS = ("lone", "many", "reopen", "remote", "agent_turn", "agent_kills")
-SECTIONS = {**CORE_SECTIONS, **REMOTE_SECTIONS, **SAVER_SECTIONS, **AGENT_SECTIONS, **CREW_SECTIONS}
+SECTIONS = {**CORE_SECTIONS, **REMOTE_SECTIONS, **SAVER_SECTIONS, **AGENT_SECTIONS, **CREW_SECTIONS, **TEAM_SECTIONS}
 
 
 class Progress:

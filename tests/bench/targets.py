@@ -69,7 +69,7 @@ class Book:
 def judge(figures: Sequence[Figure], scale: Scale) -> list[Verdict]:
     book = Book(figures)
     library = [*_lone(book), *_many(book, scale), *_others(book, scale), *_remote(book, scale)]
-    return [*library, *_savers(book, scale), *_agents(book), *_crews(book)]
+    return [*library, *_savers(book, scale), *_agents(book), *_crews(book), *_teams(book)]
 
 
 def _lone(book: Book) -> Iterable[Verdict]:
@@ -208,6 +208,15 @@ def _crews(book: Book) -> Iterable[Verdict]:
         for what in (a.AGAIN, a.TWICE):
             value = book.value("crew_kills", "disk", store, f"{a.OURS}, {what}")
             yield Verdict(f"CrewAI, {what} over all kills, {store}", "<=", 0, "calls", value, None)
+
+
+def _teams(book: Book) -> Iterable[Verdict]:
+    for call in c.CALLS:
+        found = [book.value("team_added", medium, "SQLite", f"{a.OURS}, {call}") for medium in _MEDIA]
+        disk, memory = (None if added is None else added * 1e3 for added in found)
+        yield Verdict(f"AutoGen, added to {call}, SQLite", "<=", 1.0, "ms", disk, memory)
+    value = book.value("team_replay", "disk", "SQLite", a.OURS)
+    yield Verdict("AutoGen, a conversation of 600 messages gone on with, SQLite", "<=", 0.5, "s", value, None)
 
 
 def _inverse(value: float | None) -> float | None:

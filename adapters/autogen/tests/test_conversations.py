@@ -93,6 +93,26 @@ async def test_append_asks_the_first_question_once_more(url: str) -> None:
     assert (said(second)[1], office.calls) == ("TextMessage ann: ann 2", 8)
 
 
+async def test_a_reset_forgets_what_was_said_and_is_done_once(url: str) -> None:
+    office = Office()
+
+    async def program() -> list[list[str]]:
+        talk = durable(office.team, "talk", url)
+        told = [said(await talk.run(task="one"))]
+        state = await talk.save_state()
+        await talk.reset()
+        told.append(said(await talk.run(task="two")))
+        await talk.load_state(state)
+        told.append(said(await talk.run(task="three")))
+        return told
+
+    first = await program()
+    again = await program()
+
+    assert [each[1] for each in first] == [f"TextMessage ann: ann {turn}" for turn in (0, 0, 2)]
+    assert (again, office.calls) == (first, 12)
+
+
 async def test_an_interrupted_run_goes_on_and_raises_what_the_model_raised(url: str) -> None:
     office = Office()
     office.fail_at = 3

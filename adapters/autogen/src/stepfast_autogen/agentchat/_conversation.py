@@ -64,9 +64,16 @@ class Memory:
         body = self._codec.decode(found.body, bind=self._bind)
         return Head(found.version, body["runs"], body["state"])
 
+    async def set_state(self, head: Head, state: Any) -> None:
+        """Replace the state after the last finished run."""
+        await self._opened.astore.execute([self._writing(head, head.names, state)], tenant=self._opened.tenant)
+
     def following(self, head: Head, name: str, state: Any) -> PutRecord:
         """Return the operation that moves the conversation on by one run; a conflict if another one was quicker."""
-        body = self._codec.encode({"runs": [*head.names, name], "state": state}, bind=self._bind)
+        return self._writing(head, [*head.names, name], state)
+
+    def _writing(self, head: Head, names: list[str], state: Any) -> PutRecord:
+        body = self._codec.encode({"runs": names, "state": state}, bind=self._bind)
         return PutRecord(
             kind=KIND, record_id=self._conversation, body=body, write_id=uuid.uuid4().hex, expected=head.version
         )

@@ -78,6 +78,10 @@ class Runs:
     def settings(self) -> Settings:
         return self._settings
 
+    def forget(self) -> None:
+        """Make the team of the next run anew."""
+        self._live = None
+
     def example(self) -> Any:
         """Return a team, to look at only."""
         return self._given() if callable(self._given) else self._given

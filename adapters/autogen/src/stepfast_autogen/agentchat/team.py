@@ -227,6 +227,24 @@ class DurableTeam:
             return state
         return cast("Mapping[str, Any]", head.state["state"])
 
+    async def load_state(self, state: Mapping[str, Any]) -> None:
+        """Let the next run begin in a state of AgentChat's own ``save_state``; see `reset`."""
+        await self._begin_from({"state": dict(state), "extra": {}})
+
+    async def reset(self) -> None:
+        """Let the next run begin with a team that knows nothing of the runs before, which stay in the history.
+
+        In a program that is started again, and comes by runs that are finished, this has been done already.
+        """
+        await self._begin_from(None)
+
+    async def _begin_from(self, state: Any) -> None:
+        memory = self._memory
+        head = await memory.head()
+        if self._append or self._position == head.runs:
+            await memory.set_state(head, state)
+            self._runs.forget()
+
     # --- workers -----------------------------------------------------------------------------------
 
     def worker(self, client: AsyncStepfast, address: str, **options: Any) -> AsyncWorker:
