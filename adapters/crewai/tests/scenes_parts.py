@@ -1,5 +1,6 @@
 """Scenes for the crash matrix: memory, knowledge, planning, MCP and streams."""
 
+import asyncio
 import math
 import os
 import zlib
@@ -10,10 +11,12 @@ from typing import Any
 from crewai import Agent, Crew, Task
 from crewai.flow.flow import Flow, listen, start
 from crewai.flow.persistence import persist
+from crewai.llms.base_llm import llm_call_context
 from crewai.memory.types import MemoryRecord, ScopeInfo
 from crewai.memory.unified_memory import Memory
+from pydantic import PrivateAttr
 
-from adapters.crewai.tests.kit import outputs, text
+from adapters.crewai.tests.kit import ScriptedLLM, call, outputs, text
 from adapters.crewai.tests.scenes import kickoff, llm_of, look, tools_of
 from stepfast.adapters import close_shared
 from stepfast.testing import Stage, scene
@@ -135,3 +138,52 @@ def persisted(stage: Stage) -> Any:
     state = kept.load_state(flow.state["id"])
     close_shared()
     return [total, state and state["total"]]
+
+
+class Streaming(ScriptedLLM):
+    """Emits its answers word by word."""
+
+    _boundary: Any = PrivateAttr(default=None)
+
+    def call(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+        with llm_call_context():
+            answer = super().call(messages, *args, **kwargs)
+            for word in answer.split() if isinstance(answer, str) else ():
+                self._emit_stream_chunk_event(word, kwargs.get("from_task"), kwargs.get("from_agent"))
+                self._boundary("piece")
+        return answer
+
+
+@scene(once=["charge"], at_once=2)
+def streamed(stage: Stage) -> Any:
+    """A crew that streams, killed between its pieces too: what its consumer gets in the end is the whole result."""
+    tools = tools_of(stage)
+
+    def clerk(messages: list[dict[str, Any]]) -> Any:
+        with stage.model("clerk", messages) as receipt:
+            if "Charge" in text(messages):
+                done = outputs(messages)
+                return f"all of it: {done[-1]}" if done else call(("charge", {"amount": 42}), receipt=receipt)
+            return "the price is known" if outputs(messages) else look("price", receipt=receipt)
+
+    llm = Streaming(clerk)
+    llm._boundary = stage.boundary
+    agent = Agent(role="clerk", goal="pay", backstory="pays", llm=llm, tools=[tools["price"], tools["charge"]])
+    tasks = [
+        Task(description=words, expected_output="it", agent=agent) for words in ("Find the price.", "Charge the card.")
+    ]
+    os.environ["CREWAI_STORAGE_DIR"] = str(stage.folder / "crewai")
+    crew = Crew(agents=[agent], tasks=tasks, stream=True)
+    with durable(crew, run_id=stage.run_id, store=stage.url, max_delivery_attempts=20) as runs:
+        if stage.options.get("way", "kickoff") == "kickoff":
+            stream = runs.kickoff()
+            pieces = [str(piece) for piece in stream]
+        else:
+            stream, pieces = asyncio.run(_consumed(runs))
+    assert "known" in "".join(pieces)
+    return [stream.result.raw, "".join(pieces).replace(" ", "")[-19:]]
+
+
+async def _consumed(runs: Any) -> tuple[Any, list[str]]:
+    stream = await runs.akickoff()
+    return stream, [str(piece) async for piece in stream]

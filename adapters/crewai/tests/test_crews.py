@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from typing import Any
 
@@ -268,13 +269,64 @@ def test_a_changed_prompt_is_explained(url: str, desk: Desk) -> None:
         assert crew.kickoff().raw == "paid: charged 3"
 
 
-def test_dates_ids_and_what_the_user_names_do_not_count_as_changes(url: str) -> None:
-    from stepfast_crewai._requests import normalised
+def test_dates_ids_and_what_the_user_names_do_not_count_as_changes(url: str, desk: Desk) -> None:
+    def crew_of(script: Any, day: str, unique: str, ticket: int) -> Crew:
+        class Dated(Agent):
+            def _finalize_task_prompt(self, task_prompt: str, *args: Any, **kwargs: Any) -> Any:
+                words = f"\nToday is {day}, at {day}T10:00:00Z. Request {unique}. Ticket {ticket}."
+                return super()._finalize_task_prompt(task_prompt, *args, **kwargs) + words
 
-    one = normalised("On 2026-11-18 at 10:00, run 0b5c2f0e-7f0e-4c6e-9d43-0123456789ab, ticket 17", None)
-    other = normalised("On 2027-01-02 at 10:00, run 1b5c2f0e-7f0e-4c6e-9d43-0123456789ab, ticket 17", None)
-    assert one == other
-    assert normalised("ticket 17", lambda text: text.replace("17", "n")) == "ticket n"
+        agent = Dated(role="worker", goal="work", backstory="works", llm=ScriptedLLM(script), tools=[desk.tool])
+        return Crew(agents=[agent], tasks=[Task(description="Pay.", expected_output="a word", agent=agent)])
+
+    def dying(messages: list[dict[str, Any]]) -> Any:
+        if outputs(messages):
+            raise Crash
+        return desk.script(messages)
+
+    def without_tickets(words: str) -> str:
+        return re.sub(r"Ticket \d+", "Ticket", words)
+
+    first = crew_of(dying, "2026-11-18", "0b5c2f0e-7f0e-4c6e-9d43-0123456789ab", 17)
+    with pytest.raises(Crash), durable(first, "r", url, normalise=without_tickets) as crew:
+        crew.kickoff()
+    later = ("2027-01-02", "1b5c2f0e-7f0e-4c6e-9d43-0123456789ab", 18)
+    with durable(crew_of(desk.script, *later), "r", url) as crew, pytest.raises(Diverged, match="Ticket 18"):
+        crew.kickoff()
+    with durable(crew_of(desk.script, *later), "r", url, normalise=without_tickets) as crew:
+        assert crew.kickoff().raw == "paid: charged 3"
+    assert len(desk.calls) == 1
+
+
+def test_a_crew_that_is_told_the_date_goes_on_the_next_day(url: str) -> None:
+    desk, seen = Desk(), []
+
+    def script(messages: list[dict[str, Any]]) -> Any:
+        seen.append(text(messages))
+        if len(seen) == 2:
+            raise Crash
+        return desk.script(messages)
+
+    def go(day: str) -> Any:
+        agent = Agent(
+            role="worker",
+            goal="work",
+            backstory="works",
+            llm=ScriptedLLM(script),
+            tools=[desk.tool],
+            inject_date=True,
+            date_format=f"the {day} of %B",
+        )
+        crew = Crew(agents=[agent], tasks=[Task(description="Pay.", expected_output="a word", agent=agent)])
+        with durable(crew, "r", url) as runs:
+            return runs.kickoff()
+
+    with pytest.raises(Crash):
+        go("first")
+    assert go("second").raw == "paid: charged 3"
+    assert "the first of" in seen[1]
+    assert "the second of" in seen[2]
+    assert len(desk.calls) == 1
 
 
 def test_no_socket_is_opened(url: str, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,9 @@ from stepfast.testing import crash_matrix
 SCENES: dict[str, tuple[str, dict[str, Any]]] = {
     "memory": ("remembered", {}),
     "memory, akickoff": ("remembered", {"way": "akickoff"}),
+    "stream": ("streamed", {}),
+    "stream, akickoff": ("streamed", {"way": "akickoff"}),
+    "persisted flow": ("persisted", {}),
 }
 each_scene = pytest.mark.parametrize("name", SCENES)
 

@@ -15,11 +15,9 @@ from crewai.flow.persistence import persist
 from crewai.flow.persistence.factory import default_flow_persistence, set_flow_persistence_factory
 from pydantic import BaseModel
 
-from adapters.crewai.tests import scenes_parts
 from stepfast import InvalidInput, Stepfast
 from stepfast.adapters import close_shared
 from stepfast.stores import open_store
-from stepfast.testing import crash_matrix
 from stepfast_crewai import StepfastFlowPersistence
 from tests.contract.http_places import Served
 
@@ -136,11 +134,3 @@ def test_a_flow_that_waits_for_feedback_is_resumed_by_another_process(url: str) 
     assert done == ["write", "publish"]
     with pytest.raises(ValueError, match="No pending feedback"):
         review(done).from_pending(waits.context.flow_id, StepfastFlowPersistence(url))
-
-
-@pytest.mark.xdist_group("kill")
-@pytest.mark.timeout(600)
-def test_a_persisted_flow_killed_anywhere_ends_with_its_state_persisted() -> None:
-    report = crash_matrix(scenes_parts.persisted, points=3)
-    print(report)
-    report.assert_clean()

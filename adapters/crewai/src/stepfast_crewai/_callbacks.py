@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from stepfast import Unencodable
+from stepfast.adapters import then
 from stepfast.flow import Flow
 
 from ._outputs import models_of, pack_value, unpack_value
@@ -37,20 +38,12 @@ def stepped(function: Any, kind: str, models: dict[str, type[BaseModel]], *, kee
                     raise
                 return {"value": None}
 
-        def make() -> Any:
-            made = call()
-            if not inspect.isawaitable(made):
-                return packed(made)
-
-            async def wait() -> Any:
-                return packed(await made)
-
-            return wait()
-
         place.attempt.check()
         key = place.occurrences.key(kind, name)
         with place.attempt.guarded():
-            found = yield from place.scope.performing(make, key=key, name=name, kind="callback", inputs=name)
+            found = yield from place.scope.performing(
+                lambda: then(call(), packed), key=key, name=name, kind="callback", inputs=name
+            )
             return unpack_value(found, models)
 
     if inspect.iscoroutinefunction(function):
