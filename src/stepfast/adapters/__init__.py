@@ -53,9 +53,9 @@ if typing.TYPE_CHECKING:
     from stepfast.adapters.replay import mark_replayed, replayed
     from stepfast.adapters.seams import Seam, install, uninstall, within
     from stepfast.adapters.serving import input_from, serve
-    from stepfast.adapters.settings import OnWait, RunName, Settings, choice, flag, run_name
+    from stepfast.adapters.settings import OnWait, RunName, Settings, choice, flag, naming, run_name
     from stepfast.adapters.standing import Standing, apart, apart_async, carried
-    from stepfast.adapters.stores import LazyStore, OpenStore, StoreLike, close_shared, open_any
+    from stepfast.adapters.stores import LazyStore, OpenStore, StoreLike, check_store, close_shared, open_any
     from stepfast.adapters.usage import Meter, Price, Prices, Usage, usage_of
 
 __all__ = [
@@ -98,6 +98,7 @@ __all__ = [
     "ask_all",
     "carried",
     "check_leftover",
+    "check_store",
     "choice",
     "close_shared",
     "compare",
@@ -115,6 +116,7 @@ __all__ = [
     "mark",
     "mark_replayed",
     "model_call",
+    "naming",
     "once",
     "once_policy",
     "open_any",
@@ -150,9 +152,9 @@ _HOMES = {
     "replay": "mark_replayed replayed",
     "seams": "Seam install uninstall within",
     "serving": "input_from serve",
-    "settings": "OnWait RunName Settings choice flag run_name",
+    "settings": "OnWait RunName Settings choice flag naming run_name",
     "standing": "Standing apart apart_async carried",
-    "stores": "LazyStore OpenStore StoreLike close_shared open_any",
+    "stores": "LazyStore OpenStore StoreLike check_store close_shared open_any",
     "usage": "Meter Price Prices Usage usage_of",
 }
 _HOME = {name: f"stepfast.adapters.{module}" for module, names in _HOMES.items() for name in names.split()}

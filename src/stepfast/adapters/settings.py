@@ -12,7 +12,7 @@ from stepfast.adapters.usage import Prices, check_prices
 from stepfast.errors import InvalidInput, Suspended
 from stepfast.inputs import choice, flag
 
-__all__ = ["OnWait", "RunName", "Settings", "choice", "flag", "run_name"]
+__all__ = ["OnWait", "RunName", "Settings", "choice", "flag", "naming", "run_name"]
 
 OnWait = Literal["suspend", "block", "return"]
 RunName = str | Callable[[Any], str] | None
@@ -62,6 +62,11 @@ class Settings:
             "on_wait": "view" if self.on_wait == "return" else self.on_wait,
             "wait": self.wait,
         }
+
+
+def naming(run_id: Any) -> Any:
+    """Return ``run_id`` of a ``durable`` as it is, if it can name runs: a name, a function of the input, or None."""
+    return run_id if callable(run_id) else check.name("run_id", run_id, optional=True)
 
 
 def run_name(run_id: str | None, named: RunName, given: Any = None) -> str:

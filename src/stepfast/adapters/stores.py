@@ -17,7 +17,7 @@ from stepfast.stores import AsyncStore, Store, open_store
 
 T = TypeVar("T")
 
-__all__ = ["LazyStore", "OpenStore", "StoreLike", "close_shared", "open_any"]
+__all__ = ["LazyStore", "OpenStore", "StoreLike", "check_store", "close_shared", "open_any"]
 
 StoreLike: TypeAlias = "str | os.PathLike[str] | Store | AsyncStore | Stepfast | AsyncStepfast | None"
 """What adapters take as ``store``: a URL, a path, a store or a client; None is ``STEPFAST_URL`` or the default."""
@@ -113,7 +113,7 @@ def open_any(
     """
     if keyring is not None and codec is not None:
         raise InvalidInput("keyring: the codec has one of its own, or none. Pass the one or the other.")
-    _check(store)
+    check_store(store, codec=codec, keyring=keyring, api_key=api_key)
     if store is None or isinstance(store, str | os.PathLike):
         if shared:
             return _shared(store, codec, keyring, api_key, make_codec)
@@ -128,9 +128,13 @@ def open_any(
     return OpenStore(inner, codec or _codec(keyring, make_codec), owned=False)
 
 
-def _check(store: Any) -> None:
+def check_store(store: Any, *, codec: Any = None, keyring: Any = None, api_key: Any = None, **_: Any) -> None:
+    """Raise `InvalidInput` for what `open_any` could never open, for those who open it later."""
     if store is not None and not isinstance(store, str | os.PathLike | Store | AsyncStore | Client):
         raise InvalidInput(f"store: must be a URL, a path, a client or a store, not {type(store).__name__}.")
+    for field, given, kind in (("codec", codec, Codec), ("keyring", keyring, KeyRing), ("api_key", api_key, str)):
+        if given is not None and not isinstance(given, kind):
+            raise InvalidInput(f"{field}: must be a {kind.__name__}, not {type(given).__name__}.")
 
 
 class LazyStore:
@@ -140,7 +144,7 @@ class LazyStore:
     """
 
     def __init__(self, store: StoreLike = None, **options: Any) -> None:
-        _check(store)
+        check_store(store, **options)
         self._store = store
         self._options = options
         self._lock = threading.Lock()

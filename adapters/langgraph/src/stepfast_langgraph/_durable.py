@@ -35,6 +35,8 @@ from stepfast.adapters import (
     StoreLike,
     apart,
     apart_async,
+    check_store,
+    naming,
     open_any,
     serve,
 )
@@ -111,8 +113,8 @@ def durable(
     check.choice("durability", durability, _DURABILITIES)
     check.function("result", result, optional=True)
     check.seconds("lease_seconds", lease_seconds, least=1.0, optional=False)
-    if not callable(run_id):
-        check.text("run_id", run_id, empty=False)
+    naming(run_id)
+    check_store(store)
     own = dict(check.mapping("config", config))
     return Durable(graph, run_id, store, settings, on_in_doubt, durability, own, result, options, lease_seconds)
 

@@ -15,7 +15,8 @@ from langchain_core.tools import tool as make_tool
 from langgraph.types import Command
 
 from stepfast import Codec, InvalidInput, Retry, StepFailed, Unencodable
-from stepfast.adapters import Doubt, Policy, Seam, StoreLike, declared, install, within
+from stepfast import inputs as check
+from stepfast.adapters import Doubt, Policy, Seam, StoreLike, check_store, declared, install, within
 from stepfast.steps import OnDrift, OnInDoubt, step_options
 from stepfast.stored_names import UNKNOWN_OUTCOME_TYPE
 
@@ -48,6 +49,10 @@ def durable_tool(
     ``once``: at most one call; one in doubt is settled as ``on_in_doubt`` says. A probe gets the model's arguments.
     What a one-shot tool raises is recorded, except ``retry_on``; of another, what ``record_errors`` names.
     """
+    check.flag("once", once)
+    check_store(store)
+    if not isinstance(tool, BaseTool) and not callable(tool):
+        raise InvalidInput(f"tool: must be a tool of LangChain or a function, not {type(tool).__name__}.")
     if once and retry is not None:
         raise InvalidInput(
             "retry: a one-shot tool is not retried. Name errors that prove nothing happened in retry_on."

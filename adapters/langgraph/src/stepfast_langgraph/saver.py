@@ -18,6 +18,7 @@ from langgraph.checkpoint.base import (
 )
 
 from stepfast import Codec, InvalidInput, KeyRing
+from stepfast import inputs as check
 from stepfast.adapters import StoreLike, choice, open_any
 from stepfast.threads import Threads, seconds_of
 
@@ -58,10 +59,12 @@ class StepfastSaver(BaseCheckpointSaver[str]):
     ) -> None:
         super().__init__()
         choice("on_conflict", on_conflict, ("raise", "wait"))
-        if gather_seconds < 0:
-            raise InvalidInput(f"gather_seconds: must be at least 0, not {gather_seconds}.")
-        if isinstance(allow_metadata, str):
-            raise InvalidInput(f"allow_metadata: takes names; write ({allow_metadata!r},).")
+        check.seconds("wait_seconds", wait_seconds, optional=False)
+        check.seconds("gather_seconds", gather_seconds, optional=False)
+        if isinstance(allow_metadata, str) or not isinstance(allow_metadata, Collection):
+            raise InvalidInput(
+                f"allow_metadata: must be a collection of names, such as ('key',), not {allow_metadata!r}."
+            )
         ttl_seconds = seconds_of(ttl)
         turns = None
         if on_conflict == "wait":

@@ -25,6 +25,7 @@ from langgraph.store.base import (
 )
 
 from stepfast import Codec, Conflict, InvalidInput, KeyRing, StepfastError
+from stepfast import inputs as check
 from stepfast.adapters import StoreLike, open_any
 from stepfast.flow import Do, Flow
 from stepfast.threads import DeleteRecord, GetRecord, ListRecords, PutRecord, RecentRecords, Record
@@ -61,6 +62,8 @@ class StepfastStore(BaseStore):
         keyring: KeyRing | None = None,
         api_key: str | None = None,
     ) -> None:
+        check.mapping("index", index)
+        check.mapping("ttl", ttl)
         self.index_config = index
         self.ttl_config = ttl
         self._dims: int | None = None

@@ -18,6 +18,7 @@ from stepfast.adapters import (
     Prices,
     RunName,
     StoreLike,
+    naming,
     run_name,
 )
 
@@ -68,7 +69,7 @@ def durable(
         max_delivery_attempts=max_delivery_attempts,
         wait=wait,
     )
-    return DurableAgent(agent, run_id, LazyStore(store), settings)
+    return DurableAgent(agent, naming(run_id), LazyStore(store), settings)
 
 
 class DurableAgent(Generic[TContext]):

@@ -9,7 +9,18 @@ from typing import Any
 from agents.run import AgentRunner
 
 from stepfast import InvalidInput
-from stepfast.adapters import Occurrences, OnDrift, OnInDoubt, PolicyLike, Prices, StoreLike, digest, plain
+from stepfast.adapters import (
+    Occurrences,
+    OnDrift,
+    OnInDoubt,
+    PolicyLike,
+    Prices,
+    StoreLike,
+    check_store,
+    digest,
+    naming,
+    plain,
+)
 
 from ._attempt import AgentSettings, OnWait
 from ._execution import Execution
@@ -59,12 +70,13 @@ def durable_agents(
     and input. Without it ``STEPFAST_RUN_ID`` is that text. A program that is started again under the same name goes on
     where it stopped; its first, second and later call with the same agent and input are told apart by their order.
     """
-    prefix = run_id if run_id is not None else os.environ.get("STEPFAST_RUN_ID")
+    prefix = naming(run_id) if run_id is not None else os.environ.get("STEPFAST_RUN_ID")
     if prefix is None:
         raise InvalidInput("run_id: runs need names to be found again; pass run_id=… or set STEPFAST_RUN_ID.")
     settings = AgentSettings(
         on_in_doubt=on_in_doubt, policies=policies, on_drift=on_drift, on_wait=on_wait, labels=labels, prices=prices
     )
+    check_store(store)
     runner = install()
     if runner.outside is not None:
         raise InvalidInput("durable_agents() is armed already in this process; disarm() it first.")

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-from stepfast import AsyncRun, AsyncStore, Codec, Conflict, Damaged, InvalidInput
-from stepfast.adapters import StoreLike, open_any
+from stepfast import AsyncRun, AsyncStore, Codec, Conflict, Damaged
+from stepfast import inputs as check
+from stepfast.adapters import StoreLike, check_store, open_any
 from stepfast.threads import DeleteRecords, GetRecord, ListRecords, Op, PutRecord, Record
 
 HEADS = "openai_agents.session"
@@ -85,8 +86,8 @@ class StepfastSession:
     def __init__(
         self, session_id: str, store: StoreLike = None, *, session_settings: Any = None, codec: Codec | None = None
     ) -> None:
-        if not session_id:
-            raise InvalidInput("session_id: must be a text that is not empty.")
+        check.name("session_id", session_id)
+        check_store(store, codec=codec)
         self.session_id = session_id
         self.session_settings = session_settings
         opened = open_any(store, shared=True)

@@ -6,7 +6,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from agents import Agent
+
 from stepfast import AsyncRun, AsyncStepfast, AsyncWorker, InvalidInput
+from stepfast import inputs as check
 from stepfast.adapters import input_from, serve
 
 from ._attempt import AgentSettings
@@ -30,6 +33,12 @@ def agent_worker(
     ``runner`` holds options of `DurableRunner.run`, the SDK's too; ``worker`` those of ``sf.worker``. An approval or a
     one-shot call in doubt makes the intent WAITING and frees the worker; any worker goes on after the answer.
     """
+    if not isinstance(agent, Agent) and not callable(agent):
+        raise InvalidInput(
+            f"agent: must be an Agent of the SDK, or a function that makes it, not {type(agent).__name__}."
+        )
+    check.mapping("runner", runner)
+    check.mapping("worker", worker)
     try:
         call = inspect.signature(DurableRunner.run).bind(agent, **{"on_wait": "suspend", **(runner or {})})
     except TypeError as error:

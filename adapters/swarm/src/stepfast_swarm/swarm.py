@@ -24,7 +24,9 @@ from stepfast.adapters import (
     Settings,
     StoreLike,
     apart,
+    flag,
     input_from,
+    naming,
     plain,
     run_name,
     serve,
@@ -75,7 +77,10 @@ class DurableSwarm(Swarm):  # type: ignore[misc]  # it has no types
             wait=wait,
         )
         self._agents = tuple(agents)
-        self._replay_events = replay_events
+        for each in self._agents:
+            if not isinstance(each, Agent):
+                raise InvalidInput(f"agents: must hold Agents of Swarm, not {type(each).__name__}.")
+        self._replay_events = flag("replay_events", replay_events)
         self._store = LazyStore(store)
         super().__init__(client)
 
@@ -363,4 +368,4 @@ def durable(
         max_delivery_attempts=max_delivery_attempts,
         wait=wait,
     )
-    return DurableAgent(swarm, agent, run_id)
+    return DurableAgent(swarm, agent, naming(run_id))
