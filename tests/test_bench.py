@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import agents, agents_stage, places, report, run
+from tests.bench import agents, agents_stage, crews, places, report, run
 from tests.bench.remote import REMOTE_SECTIONS
 from tests.bench.rounds import Contender, Samples, alternate
 from tests.bench.sections import CORE_SECTIONS, FULL, Figure, Workshop
@@ -104,6 +104,24 @@ def test_what_durability_adds_to_a_call_is_told_from_turns_with_few_and_with_man
         ("Stepfast, a model call", model),
         ("Stepfast, a tool call", tool),
     ]
+
+
+def test_what_durability_adds_to_calls_and_runs_of_crews_is_told_from_short_wide_and_long_runs() -> None:
+    shapes = (crews.Shape(10, 1), crews.Shape(10, 8), crews.Shape(30, 1))
+    model, tool, run_alone, bare = 0.002, 0.001, 0.050, 0.010
+    taken: dict[str, float] = {}
+    for shape in shapes:
+        more = run_alone + (shape.turns + 1) * model + shape.turns * shape.tools * tool
+        taken[crews.shown(crews.BARE, shape)] = bare
+        taken[crews.shown(agents.OURS, shape)] = bare + more / (shape.turns + 1)
+
+    found = crews.added([taken], agents.OURS, shapes)
+
+    assert {what: round(value, 9) for what, [value] in found.items()} == {
+        crews.MODEL: model,
+        agents.TOOL: tool,
+        crews.A_RUN: run_alone,
+    }
 
 
 def test_the_tables_replace_what_stands_between_the_markers(tmp_path: Path) -> None:

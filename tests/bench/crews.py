@@ -10,23 +10,25 @@ from __future__ import annotations
 import json
 import os
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import util
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tests.bench.agents import AGAIN, ONCE, ONCE_TOOL, OURS, TOOL, TWICE, added, at_once, of_tools
+from tests.bench.agents import AGAIN, ONCE, ONCE_TOOL, OURS, TOOL, TWICE, at_once
 from tests.bench.agents_stage import repeated
-from tests.bench.rounds import Contender
+from tests.bench.rounds import Contender, Samples
 from tests.bench.sections import Figure, Workshop
 
 BARE = "bare CrewAI"
 THEIRS = "CrewAI's checkpoints"
 MODEL = "an LLM call"
+A_RUN = "a run, with its task and crew"
 STORED = "bytes for a run of two small tasks"
 BOUNDARIES = (
     *("m1 returned", "t1 done", "m2 asked", "m2 returned"),  # the first task
@@ -42,6 +44,13 @@ def interpreter() -> str | None:
     if util.find_spec("crewai") and util.find_spec("stepfast_crewai"):
         return sys.executable
     return os.environ.get("BENCH_CREWAI_PYTHON")
+
+
+class Shape(NamedTuple):
+    """A run: turns with tool calls, and tool calls in each."""
+
+    turns: int
+    tools: int
 
 
 class Stage:
@@ -70,42 +79,76 @@ class Stage:
             raise RuntimeError(f"the process with the framework ended at {request}")
         return json.loads(answer)
 
-    def turn(self, name: str, url: str, turns: int, tools: int) -> float:
+    def turn(self, name: str, url: str, turns: int, tools: int, label: str = "") -> float:
         seconds, spent = self.ask("turn", self._names[name], url, turns, tools)
-        self.spent.setdefault(at_once(name, tools), []).append(spent)
+        self.spent.setdefault(label or at_once(name, tools), []).append(spent)
         return float(seconds)
 
     def close(self) -> None:
         self._process.communicate("")
 
 
+def shown(name: str, shape: Shape) -> str:
+    return f"{at_once(name, shape.tools)}, {shape.turns} turns"
+
+
 def turn(shop: Workshop) -> list[Figure]:
-    """A turn with one tool call and one with many: from the two follows what a call costs."""
+    """Short runs, runs with many tool calls at once and long runs: from these follows what a call costs, and a run."""
     python = interpreter()
     if python is None:
         return []
     scale, url, stage = shop.scale, shop.place.url("crews"), shop.keep(Stage(python))
+    short, wide = Shape(scale.agent_turns, 1), Shape(scale.agent_turns, scale.agent_tools)
+    shapes = (short, wide, Shape(3 * scale.agent_turns, 1))
     names = [BARE, OURS, ONCE, THEIRS]
     for name in names:
         stage.turn(name, url, 2, 2)
     stage.spent.clear()
-    counts = (1, scale.agent_tools)
     work = [
-        Contender(at_once(name, tools), partial(stage.turn, name, url, scale.agent_turns, tools))
-        for tools in counts
+        Contender(shown(name, shape), partial(stage.turn, name, url, *shape, shown(name, shape)))
+        for shape in shapes
         for name in names
     ]
     samples = shop.alternate(work, scale.agent_rounds)
     samples.processor = stage.spent
     figures = []
-    for tools in counts:
-        for figure in shop.figures("crew", of_tools(samples, names, tools), BARE):
-            figure.contender = at_once(figure.contender, tools)
+    for shape in shapes:
+        rounds = [{name: taken[shown(name, shape)] for name in names} for taken in samples.rounds]
+        spent = {name: stage.spent[shown(name, shape)] for name in names}
+        for figure in shop.figures("crew", Samples(names, rounds, spent), BARE):
+            figure.contender = shown(figure.contender, shape)
             figures.append(figure)
-    more = added(shop, samples, [OURS, ONCE, THEIRS], "crew_added", BARE)
-    for figure in more:
-        figure.contender = figure.contender.replace("a model call", MODEL)
-    return figures + more
+    by_clock = [{name: value or 0.0 for name, value in taken.items()} for taken in samples.rounds]
+    by_processor = [dict(zip(stage.spent, values, strict=True)) for values in zip(*stage.spent.values(), strict=True)]
+    for name in (OURS, ONCE, THEIRS):
+        clock, processor = (added(rounds, name, shapes) for rounds in (by_clock, by_processor))
+        for what, values in clock.items():
+            if name == ONCE and what != TOOL:
+                continue
+            told = f"{OURS}, {ONCE_TOOL}" if name == ONCE else f"{name}, {what}"
+            figure = shop.figure("crew_added", told, statistics.median(values), "s")
+            figure.rounds, figure.processor = values, statistics.median(processor[what])
+            figures.append(figure)
+    return figures
+
+
+def added(
+    rounds: Sequence[Mapping[str, float]], name: str, shapes: tuple[Shape, Shape, Shape]
+) -> dict[str, list[float]]:
+    """Seconds above bare CrewAI, round by round: for an LLM call, for a tool call, and for a run whatever its length.
+
+    A run has turns x tools tool calls, and one LLM call more than turns.
+    """
+    short, wide, long = shapes
+    found: dict[str, list[float]] = {MODEL: [], TOOL: [], A_RUN: []}
+    for taken in rounds:
+        over = [(taken[shown(name, s)] - taken[shown(BARE, s)]) * (s.turns + 1) for s in shapes]
+        tool = (over[1] - over[0]) / (short.turns * (wide.tools - 1))
+        model = (over[2] - over[0]) / (long.turns - short.turns) - tool
+        found[TOOL].append(tool)
+        found[MODEL].append(model)
+        found[A_RUN].append(over[0] - short.turns * tool - (short.turns + 1) * model)
+    return found
 
 
 def stored(shop: Workshop) -> list[Figure]:

@@ -37,7 +37,7 @@ _TITLES = {
     "agent_kills": "OpenAI Agents: killed at each boundary and started again, what was done twice over all kills",
     "agent_resume": "OpenAI Agents: a long run resumed, beside the same run in the bare SDK",
     "crew": "CrewAI: a turn of a crew with an LLM that takes no time",
-    "crew_added": "CrewAI: what durability adds to a call, from the turns above",
+    "crew_added": "CrewAI: what durability adds to a call and to a run, from the runs above",
     "crew_stored": "CrewAI: what a run leaves on the disk",
     "crew_kills": "CrewAI: killed at each boundary and started again, what was done twice over all kills",
     "team": "AutoGen: a turn of a team with a model that takes no time",
