@@ -56,7 +56,7 @@ def test_of_a_durable_graph(tmp_path: Path) -> None:
     refuses_wrong_options(made.run, {"input": {"text": ""}}, wrong=wrong, anything=theirs)
     refuses_wrong_options(made.arun, {"input": {"text": ""}}, wrong=wrong, anything=theirs)
     with Stepfast(tmp_path / "s.db") as sf:
-        worse: dict[str, object] = {"client": "sf", "retry_seconds": "soon", "retry_max_seconds": -1, "drain_seconds": -1}
+        worse: Any = {"client": "sf", "retry_seconds": "soon", "retry_max_seconds": -1, "drain_seconds": -1}
         refuses_wrong_options(made.worker, {"client": sf, "address": "agent://graph"}, wrong=worse)
     made.close()
 
