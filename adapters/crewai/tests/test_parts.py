@@ -17,6 +17,9 @@ SCENES: dict[str, tuple[str, dict[str, Any]]] = {
     "persisted flow": ("persisted", {}),
 }
 each_scene = pytest.mark.parametrize("name", SCENES)
+IN_SHORT = ("memory", "stream")
+in_short = pytest.mark.parametrize("name", IN_SHORT)
+the_others = pytest.mark.parametrize("name", [name for name in SCENES if name not in IN_SHORT])
 
 
 def kill(name: str, **options: Any) -> None:
@@ -28,9 +31,17 @@ def kill(name: str, **options: Any) -> None:
 
 @pytest.mark.xdist_group("kill")
 @pytest.mark.timeout(600)
-@each_scene
+@in_short
 def test_a_run_killed_at_a_boundary_goes_on_and_repeats_nothing(name: str) -> None:
-    kill(name, points=3)
+    kill(name, points=2)
+
+
+@pytest.mark.thorough
+@pytest.mark.xdist_group("kill")
+@pytest.mark.timeout(600)
+@the_others
+def test_the_same_holds_for_other_ways(name: str) -> None:
+    kill(name, points=2)
 
 
 @pytest.mark.chaos
