@@ -403,6 +403,15 @@ def runs(stage: Stage) -> list[str]:
     return [stage.run_id, f"{stage.run_id}#2"]
 
 
-@scene(once=ONE_SHOTS, at_once=4, runs=runs)
+def answer(stage: Stage, question: dict[str, Any]) -> dict[str, Any]:
+    """Approves what is asked. A call in doubt is *done* if the effect with its key has happened, else to *retry*."""
+    if "retry" not in question["outcomes"]:
+        return {"outcome": "approved"}
+    key = f"{question['intent_id']}/{question['key'].removeprefix('in-doubt:').rpartition(':')[0]}"
+    happened = next((line["answer"] for line in stage.story() if line.get("key") == key), None)
+    return {"outcome": "retry"} if happened is None else {"outcome": "done", "value": happened}
+
+
+@scene(once=ONE_SHOTS, at_once=4, runs=runs, answer=answer)
 def conversation(stage: Stage) -> Any:
     return asyncio.run(play(stage))
