@@ -338,6 +338,34 @@ def test_a_changed_agent_goes_on_with_a_warning_or_is_refused(url: str, caplog: 
     assert len(kit.requests) == 3
 
 
+@both_ways
+def test_an_agent_that_calls_its_client_by_itself_is_recorded_too(way: str, url: str) -> None:
+    away = [ConnectionError("away")]
+
+    class Own(AssistantAgent):  # type: ignore[misc]
+        """As AutoGen's agents for images do it."""
+
+        def generate_oai_reply(self, messages: Any = None, sender: Any = None, config: Any = None, **_: Any) -> Any:
+            response = self.client.create(messages=self._oai_system_message + messages, agent=self)
+            return True, self.client.extract_text_or_completion_object(response)[0]
+
+    def script(messages: kit.Messages) -> Any:
+        return "first" if len(messages) == 2 else away.pop() if away else "second TERMINATE"
+
+    def chat() -> Any:
+        own = Own("own", llm_config=llm("own", script))
+        own.replace_reply_func(ConversableAgent.generate_oai_reply, Own.generate_oai_reply)
+        user = UserProxyAgent("user", is_termination_msg=ends, default_auto_reply="more", **QUIET)
+        return go(way, [user, own], url)
+
+    with pytest.raises(ConnectionError):
+        chat()
+    results = [chat() for _ in range(2)]
+    assert [each.summary for each in results] == ["second ", "second "]
+    assert results[0].cost == results[1].cost
+    assert kit.requests == ["own"] * 3
+
+
 # --- several runs, several chats ---------------------------------------------------------------------
 
 

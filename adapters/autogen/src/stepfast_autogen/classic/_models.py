@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from stepfast.adapters import Request, Standing, Usage, digest, model_call, plain, shorten
 
-from ._place import Place, standing
+from ._place import Place, here, standing
 
 counting: Standing[list[Any]] = Standing("stepfast_autogen.classic.usage")
 """The list into which the usage of the model call goes that is under way in this thread."""
@@ -27,20 +28,27 @@ def generate(
     **kwargs: Any,
 ) -> Any:
     """Take the place of ``_generate_oai_reply_from_client``, through which all of AutoGen's model calls go."""
-    talk = place.talk(agent.name)
     spent: list[Any] = []
 
     def ask() -> Any:
         with counting.standing(spent), standing.standing(None):
             return original(agent, llm_client, messages, cache, **kwargs)
 
+    recorded = _call(place, agent.name, llm_client, messages, ask, spent)
+    return recorded["response"]
+
+
+def _call(
+    place: Place, agent: str, client: Any, messages: list[dict[str, Any]], ask: Callable[[], Any], spent: list[Any]
+) -> dict[str, Any]:
+    talk = place.talk(agent)
     recorded, replayed = place.drive(
         model_call(
             place.attempt,
             place.scope,
-            key=place.occurrences.key("model", agent.name),
-            agent=agent.name,
-            request=_request(llm_client, messages, talk),
+            key=place.occurrences.key("model", agent),
+            agent=agent,
+            request=_request(client, messages, talk),
             ask=ask,
             pack=lambda answer: {"response": plain(answer), "spent": spent},
             unpack=lambda found: found,
@@ -51,8 +59,8 @@ def generate(
     if replayed:
         messages[-1].pop("context", None)  # as the call would have done
         for used in recorded["spent"]:
-            llm_client._update_usage(**used)
-    return recorded["response"]
+            client._update_usage(**used)
+    return dict(recorded)
 
 
 async def generate_in_thread(place: Place, original: Callable[..., Any], agent: Any, *args: Any, **kwargs: Any) -> Any:
@@ -60,9 +68,32 @@ async def generate_in_thread(place: Place, original: Callable[..., Any], agent: 
     return await asyncio.to_thread(agent.generate_oai_reply, *args, **kwargs)
 
 
-def create(spent: list[Any], original: Callable[..., Any], client: Any, **config: Any) -> Any:
-    """Take the place of ``OpenAIWrapper.create``: a cache on this machine's disk is used only where it is asked for."""
-    return original(client, **{"cache_seed": None, **config})
+def calling() -> Any:
+    """Return where a call of a client is made: in a recorded call, or in a place of the run; None elsewhere."""
+    spent = counting.here()
+    return here() if spent is None else spent
+
+
+def create(at: Any, original: Callable[..., Any], client: Any, **config: Any) -> Any:
+    """Take the place of ``OpenAIWrapper.create``: a cache on this machine's disk is used only where it is asked for.
+
+    Some agents, such as those for images, call it by themselves. That is a step, too, of which the texts are kept.
+    """
+    config = {"cache_seed": None, **config}
+    if not isinstance(at, Place):
+        return original(client, **config)
+    agent = config.get("agent") or "client"
+    spent: list[Any] = []
+    made: list[Any] = []
+
+    def ask() -> Any:
+        with counting.standing(spent), standing.standing(None):
+            made.append(original(client, **config))
+            return client.extract_text_or_completion_object(made[-1])
+
+    found = _call(at, str(getattr(agent, "name", agent)), client, config.get("messages") or [{}], ask, spent)
+    answer = found["response"]
+    return made[-1] if made else SimpleNamespace(message_retrieval_function=lambda _: answer, cost=0)
 
 
 def update_usage(spent: list[Any], original: Callable[..., Any], client: Any, *args: Any, **kwargs: Any) -> Any:

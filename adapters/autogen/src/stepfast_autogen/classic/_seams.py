@@ -51,7 +51,7 @@ def seams(package: str) -> list[Seam]:
     return [
         Seam(agent, "_generate_oai_reply_from_client", within(here, _models.generate, nested=True), subclasses=True),
         Seam(agent, "a_generate_oai_reply", within(here, _models.generate_in_thread, nested=True)),
-        Seam(client, "create", within(_models.counting.here, _models.create)),
+        Seam(client, "create", within(_models.calling, _models.create)),
         Seam(client, "_update_usage", within(_models.counting.here, _models.update_usage)),
         Seam(agent, "execute_function", within(here, _tools.execute, nested=True), subclasses=True),
         Seam(agent, "a_execute_function", within(here, _tools.execute_async, nested=True), subclasses=True),
