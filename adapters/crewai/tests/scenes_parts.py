@@ -181,7 +181,7 @@ def streamed(stage: Stage) -> Any:
         else:
             stream, pieces = asyncio.run(_consumed(runs))
     assert "known" in "".join(pieces)
-    return [stream.result.raw, "".join(pieces).replace(" ", "")[-19:]]
+    return [stream.result.raw, "".join(pieces).replace(" ", "")[-18:]]
 
 
 async def _consumed(runs: Any) -> tuple[Any, list[str]]:
