@@ -9,7 +9,7 @@ import pytest
 from adapters.autogen.tests.ag2 import scenes
 from stepfast.testing import crash_matrix
 
-pytestmark = [pytest.mark.xdist_group("kill"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("kill"), pytest.mark.timeout(3600)]
 
 SCENES = ["order", "delegation", "people", "watched", "delivered"]
 each_scene = pytest.mark.parametrize("name", SCENES)
