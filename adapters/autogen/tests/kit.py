@@ -128,6 +128,18 @@ class Scripted(ChatCompletionClient):
         }
 
 
+def ledger(done: bool) -> str:
+    """What the orchestrator of MagenticOne wants to read: whether it is done, and who goes on."""
+    answers = {
+        "is_request_satisfied": done,
+        "is_in_loop": False,
+        "is_progress_being_made": True,
+        "next_speaker": "worker",
+        "instruction_or_question": "do it",
+    }
+    return json.dumps({name: {"reason": "r", "answer": answer} for name, answer in answers.items()})
+
+
 async def collect(stream: Any, items: list[Any]) -> None:
     """Read a stream into a list, which keeps what came before an error."""
     async for item in stream:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +29,7 @@ from autogen_agentchat.tools import AgentTool, TeamTool
 from autogen_core.code_executor import CodeExecutor, CodeResult
 from autogen_core.models import LLMMessage
 
-from adapters.autogen.tests.kit import Script, Scripted, call, in_turns, outputs
+from adapters.autogen.tests.kit import Script, Scripted, call, in_turns, ledger, outputs
 from stepfast.testing import Stage, scene
 from stepfast_autogen import durable, idempotency_key, idempotent, once
 
@@ -209,26 +208,12 @@ def graph(cast: Cast) -> Any:
 
 
 def magentic(cast: Cast) -> Any:
-    """The ledger is unreadable at first: AutoGen sends the same request once more."""
-    tries = {"n": 0}
-
     def lead(messages: list[Any]) -> str:
         text = str(messages[-1].content)
         if "JSON" not in text and "json" not in text:
             return "a plan" if "ledger" not in text.lower() else "facts"
         done = any("result" in str(m.content) for m in messages[:-1])
-        tries["n"] += 1
-        if not done and cast.stage.options.get("unreadable") and tries["n"] == 1:
-            return "no JSON at all"
-        answer = {"reason": "r", "answer": done}
-        fields = {
-            "is_request_satisfied": answer,
-            "is_in_loop": {"reason": "r", "answer": False},
-            "is_progress_being_made": {"reason": "r", "answer": True},
-            "next_speaker": {"reason": "r", "answer": "worker"},
-            "instruction_or_question": {"reason": "r", "answer": "do it"},
-        }
-        return json.dumps(fields)
+        return ledger(done)
 
     worker = cast.agent("worker", in_turns(lambda _: [call("charge", amount=3)], "result"), tools=cast.tools("charge"))
     return MagenticOneGroupChat([worker], model_client=_unsigned(cast, "MagenticOneOrchestrator", lead), max_turns=6)

@@ -14,7 +14,7 @@ from autogen_agentchat.agents._message_filter_agent import MessageFilterConfig, 
 from autogen_agentchat.base import TaskResult
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.messages import ModelClientStreamingChunkEvent, StructuredMessage, TextMessage
-from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_agentchat.teams import MagenticOneGroupChat, RoundRobinGroupChat
 from autogen_agentchat.tools import AgentTool
 from autogen_agentchat.ui import Console
 from autogen_core import CancellationToken
@@ -22,7 +22,7 @@ from autogen_core.code_executor import CodeExecutor, CodeResult
 from autogen_core.memory import ListMemory, MemoryContent, MemoryMimeType
 from pydantic import BaseModel
 
-from adapters.autogen.tests.kit import Log, Scripted, call, collect, in_turns, said, turns
+from adapters.autogen.tests.kit import Log, Scripted, call, collect, in_turns, ledger, said, turns
 from stepfast import AsyncStepfast, Conflict, InvalidInput, NotFound
 from stepfast_autogen import durable, replayed
 
@@ -387,6 +387,40 @@ async def test_prompts_that_change_are_warned_about_and_refused_by_the_strict(
         await durable(changed, "talk", url, on_drift="raise").run(task="one")
     assert len((await durable(changed, "talk", url).run(task="one")).messages) == 5
     assert "instructions: 'Be kind.' → 'Be stern.'" in caplog.text
+
+
+async def test_equal_requests_have_answers_of_their_own(url: str) -> None:
+    """MagenticOne sends the same request again where it cannot read the answer."""
+    asked: list[str] = []
+    away = [True]
+
+    def lead(messages: list[Any]) -> str:
+        whole = "\n".join(str(message.content) for message in messages)
+        asked.append(whole)
+        if "JSON" not in str(messages[-1].content):
+            return "a plan"
+        done = any(str(message.content) == "result" for message in messages)
+        return "no JSON at all" if asked.count(whole) == 1 and not done else ledger(done)
+
+    def work(_: list[Any]) -> str:
+        if away and away.pop():
+            raise Broken("away")
+        return "result"
+
+    def make() -> Any:
+        return MagenticOneGroupChat(
+            [AssistantAgent("worker", Scripted(work))], model_client=Scripted(lead), max_turns=4
+        )
+
+    with pytest.raises(Broken):
+        await durable(make, "talk", url).run(task="one")
+    ledgers = [text for text in asked if "JSON" in text]
+    assert ledgers[0] == ledgers[1]
+    made = len(asked)
+    await durable(make, "talk", url, on_drift="raise").run(task="one")
+
+    assert asked[made:]
+    assert not set(asked[made:]) & set(asked[:made])  # only what was new
 
 
 def test_wrong_arguments_are_refused_with_their_names(url: str) -> None:

@@ -7,7 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from autogen_agentchat.base import TaskResult
-from autogen_agentchat.messages import BaseChatMessage, HandoffMessage, ModelClientStreamingChunkEvent
+from autogen_agentchat.messages import (
+    BaseChatMessage,
+    HandoffMessage,
+    MessageFactory,
+    ModelClientStreamingChunkEvent,
+)
 
 from stepfast import AsyncRun, Conflict, InvalidInput, Suspended, Suspension
 from stepfast.adapters import Settings, adrive, mark_replayed
@@ -72,11 +77,19 @@ class Runs:
         self._own_input = own_input
         self._stage: Stage | None = None  # of a team that was passed as an object
         self._initial: Any = None
+        self._factory: MessageFactory | None = None
         self._live: tuple[str, int, Thing, Stage] | None = None  # the team as the last run of a conversation left it
 
     @property
     def settings(self) -> Settings:
         return self._settings
+
+    @property
+    def factory(self) -> MessageFactory:
+        """What makes the team's messages from data; a team is made once for it."""
+        if self._factory is None:
+            self._factory = factory_of(self.example())
+        return self._factory
 
     def forget(self) -> None:
         """Make the team of the next run anew."""
@@ -155,7 +168,7 @@ class Runs:
 
     def _again(self, handle: Handle, end: dict[str, Any]) -> TaskResult:
         """Return the recorded result of a run."""
-        result = unpack_result(factory_of(self.example()), end)
+        result = unpack_result(self.factory, end)
         for item in result.messages:
             handle.deliver(item, True)
         return result

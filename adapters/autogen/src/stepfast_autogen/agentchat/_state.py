@@ -50,13 +50,19 @@ async def _save_extra(thing: Any) -> dict[str, Any]:
     if isinstance(thing, MessageFilterAgent):
         kept["wrapped"] = await thing._wrapped_agent.save_state()
     states = [await each.save_state() for each in workbenches_of(thing)]
-    if any(state.get("tools", {"": state}) and any(dict(state.get("tools", {"": state})).values()) for state in states):
+    if any(map(_says_something, states)):
         kept["workbenches"] = states
     manager = await _manager(thing)
     groups = getattr(manager, _GROUPS, None)
     if groups:
         kept["groups"] = {node: sorted(names) for node, names in groups.items() if names}
     return kept
+
+
+def _says_something(state: Mapping[str, Any]) -> bool:
+    """Whether the state of a workbench is more than a list of tools without one."""
+    tools = state.get("tools")
+    return any(tools.values()) if isinstance(tools, Mapping) else bool(state)
 
 
 async def _load_extra(thing: Any, kept: Mapping[str, Any]) -> None:

@@ -30,7 +30,7 @@ from stepfast.adapters import (
 from ._agents import Thing
 from ._attempt import quieten
 from ._conversation import Memory, name_of
-from ._messages import Item, Task, factory_of, unpack
+from ._messages import Item, Task, unpack
 from ._runs import Handle, Runs
 from .worker import serving
 
@@ -198,7 +198,7 @@ class DurableTeam:
         """Return the messages of the conversation's finished runs, and the task of an unfinished one."""
         memory, found = self._memory, cast("list[Item]", [])
         head = await memory.head()
-        factory = factory_of(self._runs.example())
+        factory = self._runs.factory
         for name in head.names:
             found += unpack(factory, (await memory.end(name))["messages"])
         begun = await memory.begun(memory.name(head, head.runs + 1))
