@@ -146,7 +146,14 @@ def chosen(stage: Stage, question: dict[str, Any]) -> dict[str, Any]:
     return approved_or_by_effect(stage, question)
 
 
-@scene(once=["charge"])
+def by_key(stage: Stage, question: dict[str, Any]) -> dict[str, Any]:
+    """Says of a call in doubt that it is done if the effect with its key has happened: two have the same name."""
+    key = f"{question['intent_id']}/{question['key'].removeprefix('in-doubt:').rpartition(':')[0]}"
+    happened = next((line["answer"] for line in stage.story() if line.get("key") == key), None)
+    return {"outcome": "retry"} if happened is None else {"outcome": "done", "value": happened}
+
+
+@scene(once=["charge"], answer=by_key)
 def nested(stage: Stage) -> Any:
     """An agent whose answers come from chats inside its own, one of which calls a tool that begins a chat itself."""
 
