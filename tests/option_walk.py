@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -36,6 +37,17 @@ WRONG: dict[str, Any] = {
     "store": 5,
     "wait": "long",
 }
+
+
+# What every adapter offers under the same name; docs/adapters.md describes it once for all.
+WORDS = {"composite", "current_run", "durable", "idempotency_key", "idempotent", "once"}
+OPTIONS = {"run_id", "store", "on_in_doubt", "policies", "on_drift", "on_wait", "labels"}
+
+
+def offers_the_shared_words(adapter: ModuleType) -> None:
+    """Check that an adapter has the names that all adapters share, and its ``durable`` their options."""
+    assert set(adapter.__all__) >= WORDS
+    assert set(inspect.signature(adapter.durable).parameters) >= OPTIONS
 
 
 def refuses_wrong_options(

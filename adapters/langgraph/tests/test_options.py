@@ -7,9 +7,10 @@ from typing import Any, TypedDict
 
 from langgraph.graph import StateGraph
 
+import stepfast_langgraph
 from stepfast import Stepfast
 from stepfast_langgraph import StepfastCache, StepfastSaver, StepfastStore, durable, durable_tool, once
-from tests.option_walk import refuses_wrong_options
+from tests.option_walk import offers_the_shared_words, refuses_wrong_options
 
 
 class State(TypedDict):
@@ -21,6 +22,10 @@ def graph() -> Any:
     built.add_node("only", lambda state: state)
     built.set_entry_point("only")
     return built.compile()
+
+
+def test_the_words_that_all_adapters_share() -> None:
+    offers_the_shared_words(stepfast_langgraph)
 
 
 def test_of_durable(tmp_path: Path) -> None:

@@ -7,11 +7,16 @@ from pathlib import Path
 
 from agents import Agent
 
+import stepfast_openai_agents
 from stepfast import AsyncStepfast
 from stepfast_openai_agents import StepfastSession, agent_worker, durable, durable_agents, once
-from tests.option_walk import refuses_wrong_options
+from tests.option_walk import offers_the_shared_words, refuses_wrong_options
 
 AGENT: Agent[None] = Agent("helper")
+
+
+def test_the_words_that_all_adapters_share() -> None:
+    offers_the_shared_words(stepfast_openai_agents)
 
 
 def test_of_durable() -> None:

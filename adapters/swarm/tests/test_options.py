@@ -6,10 +6,15 @@ from pathlib import Path
 
 from swarm import Agent
 
+import stepfast_swarm
 from stepfast_swarm import DurableSwarm, durable, once
-from tests.option_walk import refuses_wrong_options
+from tests.option_walk import offers_the_shared_words, refuses_wrong_options
 
 AGENT = Agent(name="helper")
+
+
+def test_the_words_that_all_adapters_share() -> None:
+    offers_the_shared_words(stepfast_swarm)
 
 
 def test_of_durable(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack, overload
 from crewai import Crew
 from crewai.flow.flow import Flow
 
-from stepfast import InvalidInput
+from stepfast import DID_NOT_HAPPEN, Happened, InvalidInput, Suspended, Waiting, current_run, idempotency_key
 from stepfast.adapters import (
     OnDrift,
     OnInDoubt,
@@ -28,12 +28,18 @@ from .persistence import StepfastFlowPersistence
 from .worker import crew_worker
 
 __all__ = [
+    "DID_NOT_HAPPEN",
     "DurableCrew",
     "DurableFlow",
+    "Happened",
     "StepfastFlowPersistence",
+    "Suspended",
+    "Waiting",
     "composite",
     "crew_worker",
+    "current_run",
     "durable",
+    "idempotency_key",
     "idempotent",
     "once",
 ]

@@ -24,6 +24,7 @@ from stepfast.adapters import (
     flag,
 )
 from stepfast.faces import awaited
+from stepfast.inputs import name as checked_name
 
 from ._people import people
 from ._place import CrewAttempt, Place, standing
@@ -73,7 +74,7 @@ class Durable:
                 raise InvalidInput(f"{option}: must be a function, not {given!r}.")
         install_seams()
         self._name = name
-        self._run_id = options.run_id
+        self._run_id = checked_name("run_id", options.run_id, optional=True)
         self._normalise = options.normalise
         self._redact = options.redact
         self._mirror = flag("mirror", options.mirror)

@@ -25,6 +25,7 @@ from stepfast.adapters import (
     StoreLike,
     adrive,
     input_from,
+    naming,
     run_name,
     serve,
 )
@@ -72,7 +73,7 @@ def durable(
         wait=wait,
     )
     install()
-    return DurableAgent(agent, run_id, LazyStore(store), settings)
+    return DurableAgent(agent, naming(run_id), LazyStore(store), settings)
 
 
 class DurableAgent:

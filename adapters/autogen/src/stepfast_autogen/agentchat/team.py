@@ -14,6 +14,7 @@ from autogen_agentchat.teams import BaseGroupChat
 from autogen_core import CancellationToken
 
 from stepfast import AsyncStepfast, AsyncWorker, InvalidInput, NotFound
+from stepfast import inputs as check
 from stepfast.adapters import (
     LazyStore,
     OnDrift,
@@ -76,6 +77,7 @@ def durable(
         wait=wait,
     )
     own_input = choice("on_input", on_input, ("own", "ask")) == "own"
+    check.name("run_id", run_id, optional=True)
     return DurableTeam(team, run_id, LazyStore(store), settings, flag("append", append), own_input)
 
 

@@ -15,6 +15,7 @@ try:
 except ImportError as error:
     raise missing("classic", error) from error
 
+from stepfast import DID_NOT_HAPPEN, Happened, Suspended, Waiting, current_run, idempotency_key
 from stepfast.adapters import (
     OnDrift,
     OnInDoubt,
@@ -31,7 +32,20 @@ from stepfast.adapters import (
 from .chat import DurableChat, Options
 from .worker import chat_worker
 
-__all__ = ["DurableChat", "chat_worker", "composite", "durable", "idempotent", "once"]
+__all__ = [
+    "DID_NOT_HAPPEN",
+    "DurableChat",
+    "Happened",
+    "Suspended",
+    "Waiting",
+    "chat_worker",
+    "composite",
+    "current_run",
+    "durable",
+    "idempotency_key",
+    "idempotent",
+    "once",
+]
 
 
 def durable(

@@ -21,6 +21,7 @@ from stepfast.adapters import (
     RunName,
     Settings,
     StoreLike,
+    naming,
     run_name,
 )
 from stepfast.faces import awaited
@@ -71,7 +72,7 @@ class DurableChat:
     def __init__(self, agents: Any, options: Options) -> None:
         self.agents = _checked(agents)
         install_seams()
-        self._run_id = options.run_id
+        self._run_id = naming(options.run_id)
         self._settings = Settings(**{name: each for name, each in options._asdict().items() if name not in _OWN})
         self._store = LazyStore(options.store)
         self.last: dict[str, Any] = {}  # what is seen from outside of the run that ended last

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stepfast import AsyncRun, AsyncStepfast, AsyncWorker, InvalidInput, Run, Stepfast, Worker
+from stepfast import inputs as check
 from stepfast.adapters import input_from, serve
 
 from .chat import DurableChat, Options
@@ -29,6 +30,7 @@ def chat_worker(
     """
     if not callable(agents):
         raise InvalidInput("agents: must be a function of the payload that makes them, such as lambda payload: [a, b].")
+    check.mapping("chat", chat)
     try:
         chosen = Options(**(durable or {}))
     except TypeError as error:
