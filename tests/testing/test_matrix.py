@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from stepfast.testing import CrashTestFailed, Report, Scene, crash_matrix
-from stepfast.testing.verdicts import Kind
+from stepfast.testing.verdicts import Expected, Kind, judge
 from tests.testing import matrix_scenes as scenes
 
 
@@ -74,6 +75,12 @@ def test_a_hang_is_found_and_shows_where(memory: Path) -> None:
     (finding,) = report.of("hang")
     assert "life 2 was still running after 3 s" in finding.text
     assert "hangs_when_resumed" in (Path(finding.folder) / "stacks").read_text()
+
+
+def test_a_life_that_hangs_before_any_kill_is_judged_too() -> None:
+    """Its story has calls, and neither a cut nor an end."""
+    expected = Expected(Counter({"charge": 1}), {}, "paid", frozenset({"charge"}), 1)
+    assert list(judge([{"life": 1, "call": "charge", "answer": "done"}], expected)) == []
 
 
 def test_what_is_never_judged_or_never_killed_is_not_clean(memory: Path) -> None:

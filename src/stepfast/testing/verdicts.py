@@ -63,7 +63,7 @@ def judge(story: Sequence[Line], expected: Expected) -> Iterator[tuple[Kind, str
     """All that is wrong with a trial. Its story holds calls, cuts (kills), and ends, in the order of time."""
     made = Counter(line["call"] for line in story if "call" in line)
     cuts = [number for number, line in enumerate(story) if "cut" in line or "end" in line]
-    for number, until in zip(cuts, [*cuts[1:], len(story)], strict=True):
+    for number, until in zip(cuts, [*cuts[1:], len(story)], strict=False):  # none, where the first life hangs
         yield from _repeats(story, number, until, expected)
     yield from _totals(made, sum("cut" in line for line in story), expected)
     ends = [line["end"] for line in story if "end" in line]
