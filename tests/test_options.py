@@ -46,6 +46,7 @@ WRONG: dict[str, Any] = {
     "doing": 5,
     "drain_seconds": -1,
     "durability": "none",
+    "event_type": "progress",
     "every": "often",
     "expires_in": 0,
     "function": "no function",
@@ -65,6 +66,7 @@ WRONG: dict[str, Any] = {
     "max_delivery_attempts": 0,
     "name": "",
     "older_than": 30,
+    "notes": "all",
     "on_drift": "acept",
     "on_error": "explode",
     "on_failed": "forget",
@@ -123,7 +125,13 @@ WRONG_HERE: dict[tuple[str, str], Any] = {
 }
 ANYTHING = {"payload", "value", "result", "evidence", "state", "inputs", "items", "also", "error", "args", "kwargs"}
 # Flows, and what frameworks' adapters hand over as it is.
-NOT_OPTIONS = {("drive", "flow"), ("performing", "options"), ("posing", "options"), ("asking", "options")}
+NOT_OPTIONS = {
+    ("drive", "flow"),
+    ("performing", "options"),
+    ("posing", "options"),
+    ("asking", "options"),
+    ("reading", "step"),
+}
 
 
 def parameters(function: Any) -> list[str]:
@@ -175,6 +183,11 @@ RIGHT: dict[str, dict[str, Any]] = {
     "posing": {"question": "Go on?"},
     "asking": {"question": "Go on?"},
     "recorded": {"key": "k"},
+    "reporting": {"doing": "work"},
+    "noting": {"event_type": "intent.note", "notes": [{}]},
+    "full_key": {"key": "k"},
+    "settling": {"key": "k"},
+    "voiding": {"key": "k", "reason": "again"},
 }
 
 

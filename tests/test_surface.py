@@ -99,8 +99,9 @@ def test_a_method_is_awaited_or_is_not_for_a_reason(blocking: type, waiting: typ
         or inspect.isasyncgenfunction(method)
         or gives.startswith(("Coroutine", "AsyncIterator", "_Opening"))
     )
-    looks = {"steps", "recorded", "generation"}
-    of_a_run = looks | {"complete", "poison", "scope", "options", "performing", "posing", "asking"}
+    looks = {"steps", "recorded", "generation", "full_key", "journal"}
+    flows = {"performing", "posing", "asking", "reading", "settling", "voiding", "reporting", "noting"}
+    of_a_run = looks | flows | {"complete", "poison", "scope", "options"}
     plain = {"worker"} if blocking is Stepfast else of_a_run
     assert awaited != (name in plain)
 

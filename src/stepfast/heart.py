@@ -100,7 +100,10 @@ class Heart:
         try:
             # A step that takes long is shown within a third of the lease, even if it began soon after a report.
             renewal = RenewLease(lease=lease, lease_seconds=session.lease_seconds)
-            self._store.execute([*session.last_words(), renewal], tenant=self._tenant)
+            if words := session.last_words():
+                self._store.execute([*words, renewal], tenant=self._tenant)
+            else:
+                self._store.one(renewal, tenant=self._tenant)
         except (Fenced, NotFound) as error:
             if session.lease is lease:
                 session.poison = error

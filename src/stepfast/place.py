@@ -54,7 +54,7 @@ class Place:
 
     def full_key(self, key: str) -> str:
         """The key under which the journal has the step with this explicit key."""
-        return self._session.keys_of(self._here()[0]).explicit(key)
+        return self._session.keys_of(self._here()[0]).explicit(check.text("key", key, optional=False))
 
     def reading(self, step: Step) -> Flow[Any]:
         """Return the flow that reads what a step of ``run.journal()`` has recorded as its result."""
@@ -62,6 +62,7 @@ class Place:
 
     def voiding(self, key: str, reason: str) -> Flow[None]:
         """Return the flow that sets one recorded step aside, by its explicit key, so that it is done again."""
+        check.name("reason", reason)
         step = self._session.journal.get(self.full_key(key))
         if step is not None:
             yield from self._session.void([step], reason)

@@ -11,7 +11,7 @@ from typing import Any
 from stepfast import inputs as check
 from stepfast.clock import new_id
 from stepfast.codec import Codec
-from stepfast.errors import AlreadyFinished, Fenced, NotFound, RunFailed, StoreError
+from stepfast.errors import AlreadyFinished, Fenced, InvalidInput, NotFound, RunFailed, StoreError
 from stepfast.flow import Do, Flow
 from stepfast.intents import Intent
 from stepfast.ops import AppendEvent, Lease, Op, RenewLease
@@ -77,6 +77,10 @@ class Reporting(Vault):
 
     def note_events(self, event_type: str, notes: Sequence[Mapping[str, Any]]) -> Flow[None]:
         """Add events to the history, in one commit; they change nothing, and one that cannot be written is let go."""
+        if not check.name("event_type", event_type).startswith("intent."):
+            raise InvalidInput(f"event_type: must start with 'intent.', not {event_type!r}.")
+        if not all(isinstance(each, Mapping) for each in notes):
+            raise InvalidInput(f"notes: must be a list of details, each a mapping, not {notes!r}.")
         if self.waits is not None or self.poison is not None or self.lease is None or not notes:
             return
         try:

@@ -26,6 +26,7 @@ from stepfast.ops import (
     ReadThread,
 )
 from stepfast.ops.threads import NewCheckpoint, Piece, Span
+from stepfast.stores import postgres_link
 from stepfast.stores.base import Store
 from stepfast.stores.postgres_link import Link
 from stepfast.stores.sqlite import SqliteStore
@@ -158,6 +159,7 @@ def journeys(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         made.append(1)
         return one(self, *args, **options)
 
+    monkeypatch.setattr(postgres_link, "_PLANS_SECONDS", 3600.0)  # no journey to forget plans, however slow this is
     monkeypatch.setattr(Link, "many", counted_many)
     monkeypatch.setattr(Link, "one", counted_one)
     return made
