@@ -55,7 +55,15 @@ if typing.TYPE_CHECKING:
     from stepfast.adapters.serving import input_from, serve
     from stepfast.adapters.settings import OnWait, RunName, Settings, choice, flag, naming, run_name
     from stepfast.adapters.standing import Standing, apart, apart_async, carried
-    from stepfast.adapters.stores import LazyStore, OpenStore, StoreLike, check_store, close_shared, open_any
+    from stepfast.adapters.stores import (
+        LazyStore,
+        OpenStore,
+        StoreLike,
+        StoreOwner,
+        check_store,
+        close_shared,
+        open_any,
+    )
     from stepfast.adapters.usage import Meter, Price, Prices, Usage, usage_of
 
 __all__ = [
@@ -91,6 +99,7 @@ __all__ = [
     "Standing",
     "Stopped",
     "StoreLike",
+    "StoreOwner",
     "Usage",
     "adrive",
     "apart",
@@ -154,7 +163,7 @@ _HOMES = {
     "serving": "input_from serve",
     "settings": "OnWait RunName Settings choice flag naming run_name",
     "standing": "Standing apart apart_async carried",
-    "stores": "LazyStore OpenStore StoreLike check_store close_shared open_any",
+    "stores": "LazyStore OpenStore StoreLike StoreOwner check_store close_shared open_any",
     "usage": "Meter Price Prices Usage usage_of",
 }
 _HOME = {name: f"stepfast.adapters.{module}" for module, names in _HOMES.items() for name in names.split()}

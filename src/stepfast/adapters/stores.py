@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 from stepfast.async_client import AsyncStepfast
 from stepfast.client import Client, Stepfast
@@ -17,7 +17,7 @@ from stepfast.stores import AsyncStore, Store, open_store
 
 T = TypeVar("T")
 
-__all__ = ["LazyStore", "OpenStore", "StoreLike", "check_store", "close_shared", "open_any"]
+__all__ = ["LazyStore", "OpenStore", "StoreLike", "StoreOwner", "check_store", "close_shared", "open_any"]
 
 StoreLike: TypeAlias = "str | os.PathLike[str] | Store | AsyncStore | Stepfast | AsyncStepfast | None"
 """What adapters take as ``store``: a URL, a path, a store or a client; None is ``STEPFAST_URL`` or the default."""
@@ -166,6 +166,22 @@ class LazyStore:
         opened = self._opened.pop(os.getpid(), None)
         if opened is not None:
             opened.close()
+
+
+class StoreOwner:
+    """The base of what ``durable`` returns: it has a store in ``_store``, and closes it."""
+
+    _store: LazyStore
+
+    def close(self) -> None:
+        """Close the store if it was opened here, from a URL."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _opened(

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import copy_context
-from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from stepfast import AsyncRun, InvalidInput, NotFound, Run, Suspended, Waiting, current_run
 from stepfast.adapters import (
@@ -19,6 +18,7 @@ from stepfast.adapters import (
     Prices,
     Settings,
     StoreLike,
+    StoreOwner,
     apart,
     apart_async,
     flag,
@@ -64,7 +64,7 @@ class Opened:
         self.result: Any = None
 
 
-class Durable:
+class Durable(StoreOwner):
     """What a durable crew and a durable flow share."""
 
     def __init__(self, name: str, options: Options) -> None:
@@ -89,18 +89,6 @@ class Durable:
             wait=options.wait,
         )
         self._store = LazyStore(options.store)
-
-    def close(self) -> None:
-        """Close the store if it was opened here, from a URL."""
-        self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def rewind(self, step: str, run_id: str | None = None, *, include_once: bool = False) -> int:
         """``sf.rewind`` in this store: set a step and all after it aside, so that they are done again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 from agents import Agent, RunResult, RunResultStreaming
 from agents.run import RunOptions
@@ -18,6 +18,7 @@ from stepfast.adapters import (
     Prices,
     RunName,
     StoreLike,
+    StoreOwner,
     naming,
     run_name,
 )
@@ -72,7 +73,7 @@ def durable(
     return DurableAgent(agent, naming(run_id), LazyStore(store), settings)
 
 
-class DurableAgent(Generic[TContext]):
+class DurableAgent(StoreOwner, Generic[TContext]):
     """An agent whose runs outlive their process. Made by `durable`; options of its methods are those of ``Runner``."""
 
     def __init__(self, agent: Agent[TContext], run_id: RunName, store: LazyStore, settings: AgentSettings) -> None:
@@ -125,13 +126,3 @@ class DurableAgent(Generic[TContext]):
     def worker(self, client: AsyncStepfast, address: str, **options: Any) -> AsyncWorker:
         """Serve an address with this agent; ``options`` are those of ``sf.worker``."""
         return serving(client, address, self.agent, self._settings, {}, **options)
-
-    def close(self) -> None:
-        """Close the store if it was opened here, from a URL."""
-        self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import copy_context
-from types import TracebackType
 from typing import Any, Self
 
 from swarm import Agent, Response, Swarm
@@ -23,6 +22,7 @@ from stepfast.adapters import (
     RunName,
     Settings,
     StoreLike,
+    StoreOwner,
     apart,
     flag,
     input_from,
@@ -40,7 +40,7 @@ _FRAMEWORK = "openai-swarm"
 _OPTIONS = ("context_variables", "model_override", "debug", "max_turns", "execute_tools")
 
 
-class DurableSwarm(Swarm):  # type: ignore[misc]  # it has no types
+class DurableSwarm(StoreOwner, Swarm):  # type: ignore[misc]  # it has no types
     """Swarm, with a name for each run. The same name again goes on where the run stopped, or returns its result.
 
     The options are those of `durable`. ``agents`` names agents that a handoff may lead to and no function refers to by
@@ -168,18 +168,6 @@ class DurableSwarm(Swarm):  # type: ignore[misc]  # it has no types
         with self._opening(agent, messages, None, run) as (driven, found):
             driven._ending = Swarm.run(driven, agent, found)
             return driven._summary()
-
-    def close(self) -> None:
-        """Close the store if it was opened here, from a URL."""
-        self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _stream(
         self, agent: Agent, messages: list[Any] | None, options: dict[str, Any], run_id: str | None, run: Run | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any
 
 from ag2 import Agent, ResponseSchema
 from ag2.types import omit
@@ -23,6 +23,7 @@ from stepfast.adapters import (
     Settings,
     Stopped,
     StoreLike,
+    StoreOwner,
     adrive,
     input_from,
     naming,
@@ -76,7 +77,7 @@ def durable(
     return DurableAgent(agent, naming(run_id), LazyStore(store), settings)
 
 
-class DurableAgent:
+class DurableAgent(StoreOwner):
     """An agent whose conversations outlive their process. Made by `durable`; options of its methods are AG2's."""
 
     def __init__(self, agent: Agent[Any], run_id: RunName, store: LazyStore, settings: Settings) -> None:
@@ -135,16 +136,6 @@ class DurableAgent:
             return input_from(payload, (str, list), "a text or a list of parts")
 
         return serve(client, address, handle, unpack=unpacked, **options)
-
-    def close(self) -> None:
-        """Close the store if it was opened here, from a URL."""
-        self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _client(self) -> AsyncStepfast:
         return self._store.get().aclient()

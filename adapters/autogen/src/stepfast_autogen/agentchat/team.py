@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import partial
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, cast
 
 from autogen_agentchat.agents import BaseChatAgent
 from autogen_agentchat.base import TaskResult
@@ -24,6 +24,7 @@ from stepfast.adapters import (
     Prices,
     Settings,
     StoreLike,
+    StoreOwner,
     choice,
     flag,
 )
@@ -81,7 +82,7 @@ def durable(
     return DurableTeam(team, run_id, LazyStore(store), settings, flag("append", append), own_input)
 
 
-class DurableTeam:
+class DurableTeam(StoreOwner):
     """A team or an agent whose conversation outlives its process; made by `durable`.
 
     ``run`` and ``run_stream`` have the arguments, items and results of a team's own.
@@ -262,16 +263,6 @@ class DurableTeam:
     @property
     def _memory(self) -> Memory:
         return Memory(self._store.get(), self._named)
-
-    def close(self) -> None:
-        """Close the store if it was opened here, from a URL."""
-        self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _soon(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:

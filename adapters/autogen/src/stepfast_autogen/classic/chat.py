@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from autogen import ConversableAgent, GroupChatManager
 
@@ -21,6 +20,7 @@ from stepfast.adapters import (
     RunName,
     Settings,
     StoreLike,
+    StoreOwner,
     naming,
     run_name,
 )
@@ -61,7 +61,7 @@ class _Opened:
         self.result: Any = None
 
 
-class DurableChat:
+class DurableChat(StoreOwner):
     """Chats that outlive their process. Made by `durable`.
 
     The methods are those of the agent that begins the chat. The same call starts a run, goes on with it, or returns its
@@ -76,18 +76,6 @@ class DurableChat:
         self._settings = Settings(**{name: each for name, each in options._asdict().items() if name not in _OWN})
         self._store = LazyStore(options.store)
         self.last: dict[str, Any] = {}  # what is seen from outside of the run that ended last
-
-    def close(self) -> None:
-        """Close the store if it was opened here, from a URL."""
-        self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def rewind(self, step: str, run_id: str | None = None, *, include_once: bool = False) -> int:
         """``sf.rewind`` in this store: set a step and all after it aside, so that they are done again."""
